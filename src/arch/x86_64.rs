@@ -1,0 +1,168 @@
+//! x86-64: DWARF register numbers (System V ABI, figure 3.36), `user_regs_struct`, system call registers.
+
+use super::{Arch, Reg, RegisterFile, Syscall, ThreadRegisters};
+
+/// `rax`, the result of a call.
+pub const RAX: Reg = Reg(0);
+/// `rdx`.
+pub const RDX: Reg = Reg(1);
+/// `rcx`.
+pub const RCX: Reg = Reg(2);
+/// `rbx`, callee-saved.
+pub const RBX: Reg = Reg(3);
+/// `rsi`.
+pub const RSI: Reg = Reg(4);
+/// `rdi`, the first argument.
+pub const RDI: Reg = Reg(5);
+/// `rbp`, callee-saved, the frame pointer where there is one.
+pub const RBP: Reg = Reg(6);
+/// The stack pointer.
+pub const RSP: Reg = Reg(7);
+/// `r8`.
+pub const R8: Reg = Reg(8);
+/// `r9`.
+pub const R9: Reg = Reg(9);
+/// `r10`.
+pub const R10: Reg = Reg(10);
+/// `r11`.
+pub const R11: Reg = Reg(11);
+/// `r12`, callee-saved.
+pub const R12: Reg = Reg(12);
+/// `r13`, callee-saved.
+pub const R13: Reg = Reg(13);
+/// `r14`, callee-saved.
+pub const R14: Reg = Reg(14);
+/// `r15`, callee-saved.
+pub const R15: Reg = Reg(15);
+/// The return address column, which holds the program counter.
+pub const RIP: Reg = Reg(16);
+
+/// The registers a called function must keep.
+pub const CALLEE_SAVED: [Reg; 6] = [RBX, RBP, R12, R13, R14, R15];
+
+/// Bytes of `user_regs_struct` (Linux `arch/x86/include/asm/user_64.h`): 27 words.
+pub const USER_REGS: usize = 27 * 8;
+
+/// Bytes of `elf_prstatus` before its register set (Linux `include/linux/elfcore.h`).
+pub const PRSTATUS_HEADER: usize = 112;
+
+/// The order of `user_regs_struct`, as DWARF registers where they have a number.
+const ORDER: [Option<Reg>; 27] = [
+    Some(R15),
+    Some(R14),
+    Some(R13),
+    Some(R12),
+    Some(RBP),
+    Some(RBX),
+    Some(R11),
+    Some(R10),
+    Some(R9),
+    Some(R8),
+    Some(RAX),
+    Some(RCX),
+    Some(RDX),
+    Some(RSI),
+    Some(RDI),
+    None, // orig_rax
+    Some(RIP),
+    None, // cs
+    None, // eflags
+    Some(RSP),
+    None, // ss
+    None, // fs_base
+    None, // gs_base
+    None,
+    None,
+    None,
+    None,
+];
+const ORIG_RAX: usize = 15;
+const FS_BASE: usize = 21;
+
+/// Reads the bytes `PTRACE_GETREGSET` gives, which a core's `NT_PRSTATUS` holds after its header.
+///
+/// `None` when there are fewer than [`USER_REGS`] bytes (a 32-bit thread gives 68).
+#[must_use]
+pub fn parse_user_regs(bytes: &[u8]) -> Option<ThreadRegisters> {
+    let bytes = bytes.get(..USER_REGS)?;
+    let mut file = RegisterFile::default();
+    let mut orig = None;
+    let mut fs = None;
+    for (i, word) in bytes.chunks_exact(8).enumerate() {
+        let value = u64::from_le_bytes(word.try_into().ok()?);
+        match (i, ORDER.get(i).copied().flatten()) {
+            (_, Some(reg)) => file.write(reg, value),
+            (ORIG_RAX, None) => orig = Some(i64::from_le_bytes(word.try_into().ok()?)),
+            (FS_BASE, None) => fs = Some(value),
+            _ => {}
+        }
+    }
+    Some(ThreadRegisters { arch: Arch::X86_64, file, tls_base: fs, syscall_register: orig, raw: bytes.to_vec() })
+}
+
+/// `restart_syscall`, as which interrupted timed waits are entered again.
+pub const RESTART_SYSCALL: u64 = 219;
+
+/// The system call a stopped thread sleeps in, or `None` when it was not in one.
+///
+/// A sleeping thread shows `orig_rax` ≥ 0 and in `rax` one of the kernel's restart codes, or −4 (`EINTR`) for the calls
+/// that are not restarted. After an earlier interruption the number reads `restart_syscall`: `number` is then `None`
+/// (the arguments still stand) until someone who can read the code before `rip` finds the original.
+/// Source: Linux `arch/x86/kernel/signal.c`, `include/linux/errno.h`; seen on 6.18 for 48 blocking calls.
+#[must_use]
+pub fn sleeping_syscall(registers: &ThreadRegisters) -> Option<Syscall> {
+    let number = u64::try_from(registers.syscall_register?).ok()?;
+    let rax = registers.file.read(RAX)? as i64;
+    if !matches!(rax, -512 | -513 | -514 | -516 | -4) {
+        return None;
+    }
+    let mut args = [0; 6];
+    for (slot, reg) in args.iter_mut().zip([RDI, RSI, RDX, R10, R8, R9]) {
+        *slot = registers.file.read(reg)?;
+    }
+    Some(Syscall { number: (number != RESTART_SYSCALL).then_some(number), args })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn regs(set: &[(usize, u64)]) -> ThreadRegisters {
+        let mut bytes = vec![0u8; USER_REGS];
+        for (i, v) in set {
+            bytes[i * 8..i * 8 + 8].copy_from_slice(&v.to_le_bytes());
+        }
+        parse_user_regs(&bytes).unwrap()
+    }
+
+    #[test]
+    fn words_land_in_their_registers() {
+        let r = regs(&[(14, 0x1000), (16, 0x401000), (19, 0x7ffe0), (21, 0x7f00), (15, 202)]);
+        assert_eq!(r.file.read(RDI), Some(0x1000));
+        assert_eq!(r.pc(), Some(0x401000));
+        assert_eq!(r.sp(), Some(0x7ffe0));
+        assert_eq!(r.tls_base, Some(0x7f00));
+        assert_eq!(r.syscall_register, Some(202));
+    }
+
+    #[test]
+    fn a_short_register_set_is_refused() {
+        assert!(parse_user_regs(&[0; 68]).is_none());
+    }
+
+    #[test]
+    fn only_restart_codes_mean_asleep() {
+        let asleep = regs(&[(15, 202), (10, (-512i64) as u64), (14, 0xabc)]);
+        let call = sleeping_syscall(&asleep).unwrap();
+        assert_eq!((call.number, call.args[0]), (Some(202), 0xabc));
+        assert!(sleeping_syscall(&regs(&[(15, 202), (10, 0)])).is_none());
+        assert!(sleeping_syscall(&regs(&[(15, u64::MAX), (10, (-512i64) as u64)])).is_none());
+    }
+
+    #[test]
+    fn a_restarted_call_has_no_number() {
+        let again = regs(&[(15, 219), (10, (-516i64) as u64), (14, 7)]);
+        let call = sleeping_syscall(&again).unwrap();
+        assert_eq!((call.number, call.args[0]), (None, 7));
+    }
+}

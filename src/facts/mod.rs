@@ -1,0 +1,264 @@
+//! What runtimes found, as plain data: resources, waits, holds, evidence, gaps.
+//!
+//! Knows nothing of memory or stacks beyond frame numbers.
+
+use crate::units::{Addr, FrameIx, Pid, ProcessIx, ThreadRef, Tid};
+
+mod kinds;
+pub use kinds::ResourceKind;
+
+/// Names a resource: address space and address. Shared memory is named by file and offset, so that two processes meet.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum ResourceId {
+    /// Something in one process's memory, by the address of the object itself (the mutex, not its futex word).
+    At(ProcessIx, Addr),
+    /// Something in shared memory: device, inode, offset in the file.
+    Shared {
+        /// Device number (major, minor).
+        device: (u32, u32),
+        /// Inode.
+        inode: u64,
+        /// Bytes from the start of the file.
+        offset: u64,
+    },
+    /// A thread's own end (what a join waits for).
+    ThreadExit(ThreadRef),
+    /// Something without an address: the thing `number` of its kind in one process (a file descriptor, a child's pid).
+    Numbered(ProcessIx, ResourceKind, u64),
+}
+
+/// Whether the holder may take it again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Reentrancy {
+    /// It may: a recursive mutex, an `RLock`. Waiting for one's own is then no self-deadlock.
+    Recursive,
+    /// It may not: a normal or error-checking mutex, a `Lock`.
+    Plain,
+    /// Nothing says.
+    #[default]
+    Unknown,
+}
+
+/// Who can end a wait for the resource.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Wakers {
+    /// Its holders, by letting go.
+    #[default]
+    Holders,
+    /// Any other thread of the process that can run: condition variables, events, semaphores, futures.
+    AnyThread,
+    /// Something outside the process: a descriptor, a timer, a signal, a child, the GPU.
+    Outside,
+}
+
+/// Anything a thread can wait for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Resource {
+    /// Its name in the graph.
+    pub id: ResourceId,
+    /// Its kind, in the contract's words.
+    pub kind: ResourceKind,
+    /// What a person would call it: `GIL`, `_dl_load_write_lock`, `ipc_import_mutex (libfoo.so)`. Absent where only an
+    /// address is known.
+    pub name: Option<String>,
+    /// Where it lies.
+    pub address: Option<Addr>,
+    /// Whether its holder may take it again.
+    pub reentrancy: Reentrancy,
+    /// Who can end a wait for it.
+    pub wakers: Wakers,
+    /// Whether an idle program waits for such a thing in health (a pool's condition variable, `poll`), as opposed to a lock.
+    pub idle: bool,
+}
+
+/// What a fact rests on: a short sentence that names the address, field, register or frame.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Evidence(pub String);
+
+impl Evidence {
+    /// From anything that reads as a sentence. No full stop.
+    pub fn new(text: impl Into<String>) -> Evidence {
+        Evidence(text.into())
+    }
+}
+
+/// How sure a hold is; a cycle is as sure as its weakest.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Certainty {
+    /// Deduced from roles or by elimination.
+    Inferred,
+    /// The holder's own stack proves it.
+    Witnessed,
+    /// A field in the target's memory names the holder.
+    Recorded,
+}
+
+impl Certainty {
+    /// The contract's word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Certainty::Inferred => "inferred",
+            Certainty::Witnessed => "witnessed",
+            Certainty::Recorded => "recorded",
+        }
+    }
+}
+
+/// How it is taken.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Mode {
+    /// Alone.
+    Exclusive,
+    /// With others of the same mode (readers).
+    Shared,
+    /// Any one of several would do (a condition any thread can signal).
+    Any,
+}
+
+impl Mode {
+    /// The contract's word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Mode::Exclusive => "exclusive",
+            Mode::Shared => "shared",
+            Mode::Any => "any",
+        }
+    }
+}
+
+/// Whether a wait ends by itself.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Timeout {
+    /// Never.
+    None,
+    /// It wakes now and then and waits again (the GIL's 5 ms): as good as never.
+    Periodic,
+    /// It gives up after a time; how long is not known.
+    Some,
+    /// It gives up after this many seconds in all.
+    Seconds(f64),
+}
+
+/// A thread waits for a resource.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Wait {
+    /// Who.
+    pub thread: ThreadRef,
+    /// For what.
+    pub on: ResourceId,
+    /// How it would take it.
+    pub mode: Mode,
+    /// Whether the wait ends by itself.
+    pub timeout: Timeout,
+    /// The native frame that shows it, nearest the application: of two decoders' waits for one thread the one with the
+    /// larger frame is the thread's wait, the other lies beneath it as evidence. Frame 0 where nothing says more.
+    pub frame: FrameIx,
+    /// What it rests on.
+    pub evidence: Vec<Evidence>,
+}
+
+/// Who holds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Holder {
+    /// A thread of the run.
+    Thread(ThreadRef),
+    /// A tid that is no thread of this process: it ended, or stayed behind at a fork.
+    Gone(ProcessIx, Tid),
+    /// A process that is not part of the run.
+    Process(Pid),
+}
+
+/// A resource is held.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Hold {
+    /// By whom.
+    pub holder: Holder,
+    /// What.
+    pub of: ResourceId,
+    /// How it was taken.
+    pub mode: Mode,
+    /// How sure this is.
+    pub certainty: Certainty,
+    /// The native frame of the holder that took it, where one shows: for *took it here*.
+    pub taken_at: Option<FrameIx>,
+    /// What it rests on.
+    pub evidence: Vec<Evidence>,
+}
+
+/// A frame of an interpreter.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ManagedFrame {
+    /// Function or method, qualified where the interpreter knows it so.
+    pub function: String,
+    /// Source file as the interpreter names it.
+    pub file: String,
+    /// Line being executed, from 1; absent where unknown.
+    pub line: Option<u32>,
+    /// The native frame (an evaluation loop) that runs it; absent where the two stacks could not be matched.
+    pub native: Option<FrameIx>,
+}
+
+/// What an interpreter says of a thread.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct ManagedThread {
+    /// The name the program gave it.
+    pub name: Option<String>,
+    /// Its frames, innermost first.
+    pub frames: Vec<ManagedFrame>,
+    /// Whether it holds or waits for the interpreter's lock: `holds`, `waits`.
+    pub gil: Option<GilRole>,
+}
+
+/// A thread's relation to the GIL.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GilRole {
+    /// Holds it.
+    Holds,
+    /// Waits for it.
+    Waits,
+}
+
+/// Something that could not be read, and what would mend it. Reported as a warning.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Gap(pub String);
+
+/// What a runtime said about itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RuntimeNote {
+    /// `glibc`, `cpython`…
+    pub name: &'static str,
+    /// Its version where known: `2.36`, `3.11.2`.
+    pub version: Option<String>,
+    /// The build kind where it matters: `gil`, `free-threaded`.
+    pub build: Option<&'static str>,
+}
+
+/// Everything one decoder found out about one instant.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Resources named by the waits and holds, and others worth knowing.
+    pub resources: Vec<Resource>,
+    /// Who waits.
+    pub waits: Vec<Wait>,
+    /// Who holds.
+    pub holds: Vec<Hold>,
+    /// What interpreters say of threads.
+    pub managed: Vec<(ThreadRef, ManagedThread)>,
+    /// What could not be read.
+    pub gaps: Vec<Gap>,
+    /// What the runtime is.
+    pub runtime: Option<RuntimeNote>,
+}
+
+impl Facts {
+    /// Adds another decoder's facts to these.
+    pub fn absorb(&mut self, other: Facts) {
+        self.resources.extend(other.resources);
+        self.waits.extend(other.waits);
+        self.holds.extend(other.holds);
+        self.managed.extend(other.managed);
+        self.gaps.extend(other.gaps);
+    }
+}

@@ -1,0 +1,1 @@
+//! Facts → wait-for graph, its components, its cycles.

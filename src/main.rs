@@ -1,0 +1,3 @@
+//! The `hangscope` program.
+
+fn main() {}

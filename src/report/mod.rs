@@ -1,0 +1,1 @@
+//! Words: one file per format.

@@ -1,0 +1,146 @@
+//! The units things are measured in. Knows nothing of where the numbers came from.
+
+use std::fmt;
+
+/// An address in the target's address space.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Addr(pub u64);
+
+impl Addr {
+    /// The null address.
+    pub const NULL: Addr = Addr(0);
+
+    /// This address moved by `by` bytes, wrapping as the CPU does.
+    #[must_use]
+    pub fn offset(self, by: i64) -> Addr {
+        Addr(self.0.wrapping_add_signed(by))
+    }
+
+    /// This address moved up by `by` bytes, or `None` past the end of the address space.
+    #[must_use]
+    pub fn checked_add(self, by: u64) -> Option<Addr> {
+        self.0.checked_add(by).map(Addr)
+    }
+
+    /// The start of the page this address lies in.
+    #[must_use]
+    pub fn page(self) -> Addr {
+        Addr(self.0 & !(PAGE - 1))
+    }
+
+    /// Whether this is the null address.
+    #[must_use]
+    pub fn is_null(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl fmt::Debug for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl fmt::Display for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl fmt::LowerHex for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::LowerHex::fmt(&self.0, f)
+    }
+}
+
+/// Bytes in a page of the target. Both CPUs we read use 4 KiB pages as the smallest unit.
+pub const PAGE: u64 = 4096;
+
+/// An address as written in an ELF file; only [`LoadBias`] turns it into an [`Addr`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Vaddr(pub u64);
+
+impl fmt::Debug for Vaddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "vaddr {:#x}", self.0)
+    }
+}
+
+/// What the loader added to every address written in a file.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct LoadBias(pub u64);
+
+impl LoadBias {
+    /// Where `at`, written in the file, lies in the target.
+    #[must_use]
+    pub fn to_addr(self, at: Vaddr) -> Addr {
+        Addr(at.0.wrapping_add(self.0))
+    }
+
+    /// How the file writes the target's address `at`.
+    #[must_use]
+    pub fn to_vaddr(self, at: Addr) -> Vaddr {
+        Vaddr(at.0.wrapping_sub(self.0))
+    }
+}
+
+/// A process as our own PID namespace names it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Pid(pub i32);
+
+impl fmt::Display for Pid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A thread as the target's own PID namespace names it, and so as `__owner` fields name it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Tid(pub i32);
+
+impl fmt::Display for Tid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A thread as our own PID namespace names it: what ptrace and `/proc` take.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct HostTid(pub i32);
+
+impl fmt::Display for HostTid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A `pthread_t` value. With glibc it is the address of `struct pthread`; on x86-64 it equals the thread's `fs_base`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PthreadT(pub u64);
+
+impl fmt::Display for PthreadT {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// Which process of the run, counted from 0 in the order given on the command line.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct ProcessIx(pub u32);
+
+/// One thread of one process of the run: indices into the snapshots and their thread lists.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ThreadRef {
+    /// The process.
+    pub process: ProcessIx,
+    /// Index into that snapshot's `threads`.
+    pub thread: u32,
+}
+
+/// A frame of a native stack, counted from 0, innermost first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FrameIx(pub u32);
+
+/// A module of a snapshot: an index into its `modules`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ModuleIx(pub u32);

@@ -1,0 +1,1 @@
+//! Graph → kind, certainty, headline.
