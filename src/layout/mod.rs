@@ -1,1 +1,372 @@
 //! The tables of `symbols/`: choose a struct layout or a frame signature, and say where it came from.
+//!
+//! Knows nothing of processes or runtimes: a runtime says what it met (`version`, `arch`, `build`…) and asks for a struct
+//! by name and for its fields by name. A field that a layout has not is `None`; nobody compares versions to find out.
+
+mod frames;
+mod version;
+
+pub use frames::{FrameSignature, Means};
+pub use version::{Version, VersionRange};
+
+use crate::memory::{Memory, MemoryExt, ReadError};
+use crate::units::Addr;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+/// Why a table of `symbols/` could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LayoutError {
+    /// It is not the TOML of the schema.
+    #[error("not a table of layouts: {0}")]
+    Syntax(#[from] toml::de::Error),
+    /// A field's type is none of the schema's.
+    #[error("{structure}.{field}: unknown type `{kind}`")]
+    Kind {
+        /// The struct.
+        structure: String,
+        /// The field.
+        field: String,
+        /// What stands there.
+        kind: String,
+    },
+    /// A field reaches past the end of its struct.
+    #[error("{structure}.{field} ends at {end}, past the struct's {size} bytes")]
+    Outside {
+        /// The struct.
+        structure: String,
+        /// The field.
+        field: String,
+        /// One past its last byte.
+        end: u64,
+        /// The struct's size.
+        size: u64,
+    },
+    /// A version or a range of versions that cannot be read.
+    #[error("`{0}` is no range of versions such as `>=2.36, <2.41`")]
+    Version(String),
+    /// An entry that cites nothing.
+    #[error("{0} cites no source")]
+    NoSource(String),
+}
+
+/// Where a field lies in its struct and what it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Field {
+    /// Bytes from the start of the struct.
+    pub offset: u64,
+    /// Bytes of one element: 1, 2, 4 or 8.
+    pub width: u64,
+    /// Whether it is a signed number.
+    pub signed: bool,
+    /// Elements: 1 unless it is an array.
+    pub count: u64,
+}
+
+impl Field {
+    /// Where the field of the struct at `base` lies.
+    #[must_use]
+    pub fn at(&self, base: Addr) -> Addr {
+        Addr(base.0.wrapping_add(self.offset))
+    }
+
+    /// The field's (first) value in the struct at `base`: sign-extended when the field is signed.
+    ///
+    /// # Errors
+    /// As [`Memory::read`].
+    pub fn read(&self, memory: &(impl Memory + ?Sized), base: Addr) -> Result<i64, ReadError> {
+        let word = self.read_word(memory, base)?;
+        Ok(match (self.signed, self.width) {
+            (true, 1) => i64::from(i8::from_le_bytes([word.to_le_bytes()[0]])),
+            (true, 2) => {
+                let [a, b, ..] = word.to_le_bytes();
+                i64::from(i16::from_le_bytes([a, b]))
+            }
+            (true, 4) => {
+                let [a, b, c, d, ..] = word.to_le_bytes();
+                i64::from(i32::from_le_bytes([a, b, c, d]))
+            }
+            _ => i64::from_le_bytes(word.to_le_bytes()),
+        })
+    }
+
+    /// The field's (first) value as bits, zero-extended: for pointers, masks and unsigned numbers.
+    ///
+    /// # Errors
+    /// As [`Memory::read`].
+    pub fn read_word(&self, memory: &(impl Memory + ?Sized), base: Addr) -> Result<u64, ReadError> {
+        let at = self.at(base);
+        Ok(match self.width {
+            1 => u64::from(memory.read_u8(at)?),
+            2 => u64::from(memory.read_u16(at)?),
+            4 => u64::from(memory.read_u32(at)?),
+            _ => memory.read_u64(at)?,
+        })
+    }
+
+    /// The field's value as an address.
+    ///
+    /// # Errors
+    /// As [`Memory::read`].
+    pub fn read_addr(&self, memory: &(impl Memory + ?Sized), base: Addr) -> Result<Addr, ReadError> {
+        self.read_word(memory, base).map(Addr)
+    }
+
+    fn parse(offset: u64, kind: &str) -> Option<Field> {
+        let (kind, count) = match kind.split_once('[') {
+            Some((kind, n)) => (kind, n.strip_suffix(']')?.parse().ok()?),
+            None => (kind, 1),
+        };
+        let (width, signed) = match kind {
+            "i8" => (1, true),
+            "u8" | "bool" | "char" => (1, false),
+            "i16" => (2, true),
+            "u16" => (2, false),
+            "i32" => (4, true),
+            "u32" => (4, false),
+            "i64" => (8, true),
+            "u64" | "ptr" => (8, false),
+            _ => return None,
+        };
+        Some(Field { offset, width, signed, count })
+    }
+
+    /// One past the last byte, from the start of the struct.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.offset.saturating_add(self.width.saturating_mul(self.count))
+    }
+}
+
+/// What was met in a target, to choose tables by: `version` and any other word the tables' `applies` may name.
+#[derive(Clone, Debug, Default)]
+pub struct Subject {
+    /// The version of the thing the tables describe; absent when unknown (then no entry that asks for one applies).
+    pub version: Option<Version>,
+    /// Other words: `arch` → `x86_64`, `build` → `gil`, `build_id` → hex.
+    pub words: Vec<(&'static str, String)>,
+}
+
+impl Subject {
+    /// Something of this version.
+    #[must_use]
+    pub fn version(version: Option<Version>) -> Subject {
+        Subject { version, words: Vec::new() }
+    }
+
+    /// With one more word.
+    #[must_use]
+    pub fn with(mut self, key: &'static str, value: impl Into<String>) -> Subject {
+        self.words.push((key, value.into()));
+        self
+    }
+}
+
+/// When an entry of a table applies: every condition must hold. No condition: always.
+#[derive(Clone, Debug, Default)]
+pub struct Applies {
+    version: Option<VersionRange>,
+    words: BTreeMap<String, String>,
+}
+
+impl Applies {
+    /// Whether it applies to `subject`. A word the subject does not tell is taken as met when the subject has no such key
+    /// at all, so that a table may name what is fixed by its file (`libc = "glibc"`).
+    #[must_use]
+    pub fn to(&self, subject: &Subject) -> bool {
+        let version = match (&self.version, &subject.version) {
+            (None, _) => true,
+            (Some(range), Some(version)) => range.contains(version),
+            (Some(_), None) => false,
+        };
+        version
+            && self.words.iter().all(|(key, value)| {
+                let mut told = subject.words.iter().filter(|(k, _)| k == key).peekable();
+                told.peek().is_none() || told.any(|(_, v)| v == value)
+            })
+    }
+
+    fn parse(raw: BTreeMap<String, String>) -> Result<Applies, LayoutError> {
+        let mut words = raw;
+        let version = words
+            .remove("version")
+            .map(|text| VersionRange::parse(&text).ok_or(LayoutError::Version(text)))
+            .transpose()?;
+        Ok(Applies { version, words })
+    }
+
+    /// The condition as words, for evidence: `version >=2.36, arch x86_64`.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let version = self.version.as_ref().map(|v| format!("version {v}"));
+        let words = self.words.iter().map(|(k, v)| format!("{k} {v}"));
+        version.into_iter().chain(words).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The layout of one struct.
+#[derive(Clone, Debug)]
+pub struct StructLayout {
+    /// Its name upstream: `pthread_mutex_t`, `PyThreadState`.
+    pub name: String,
+    /// When it applies.
+    pub applies: Applies,
+    /// Its size in bytes, where known.
+    pub size: Option<u64>,
+    /// Upstream file and how the offsets were found.
+    pub source: String,
+    fields: BTreeMap<String, Field>,
+}
+
+impl StructLayout {
+    /// A layout that did not come from a table: from the target's own account (`_Py_DebugOffsets`) or from DWARF. `source`
+    /// says which.
+    #[must_use]
+    pub fn made(name: &str, size: Option<u64>, source: &str, fields: &[(&str, Field)]) -> StructLayout {
+        StructLayout {
+            name: name.to_owned(),
+            applies: Applies::default(),
+            size,
+            source: source.to_owned(),
+            fields: fields.iter().map(|(n, f)| ((*n).to_owned(), *f)).collect(),
+        }
+    }
+
+    /// A field by its upstream name (a path for nested ones: `interp.gil`), or `None` where this layout has no such field.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<Field> {
+        self.fields.get(name).copied()
+    }
+
+    /// A field's offset in bytes.
+    #[must_use]
+    pub fn offset(&self, name: &str) -> Option<u64> {
+        self.field(name).map(|f| f.offset)
+    }
+
+    /// All fields, by name.
+    pub fn fields(&self) -> impl Iterator<Item = (&str, Field)> {
+        self.fields.iter().map(|(n, f)| (n.as_str(), *f))
+    }
+
+    /// Where the layout came from, for evidence.
+    #[must_use]
+    pub fn origin(&self) -> String {
+        let when = self.applies.describe();
+        if when.is_empty() { format!("{} ({})", self.name, self.source) } else { format!("{} for {when}", self.name) }
+    }
+}
+
+/// A parsed table file.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    /// Struct layouts in file order.
+    pub structs: Vec<StructLayout>,
+    /// Frame signatures in file order.
+    pub frames: Vec<FrameSignature>,
+}
+
+impl Table {
+    /// Parses a file of `symbols/`; every field is checked to lie inside its struct, every entry to cite its source.
+    ///
+    /// # Errors
+    /// [`LayoutError`], naming the entry.
+    pub fn parse(text: &str) -> Result<Table, LayoutError> {
+        let raw: RawTable = toml::from_str(text)?;
+        let structs = raw.structs.into_iter().map(RawStruct::check).collect::<Result<_, _>>()?;
+        let frames = raw.frames.into_iter().map(frames::RawFrame::check).collect::<Result<_, _>>()?;
+        Ok(Table { structs, frames })
+    }
+
+    /// The layout of the struct `name` that applies to `subject`; of several the first in the file.
+    #[must_use]
+    pub fn layout(&self, name: &str, subject: &Subject) -> Option<&StructLayout> {
+        self.structs.iter().find(|s| s.name == name && s.applies.to(subject))
+    }
+
+    /// Every layout of the struct `name` that applies to `subject`, in file order.
+    pub fn layouts<'a>(&'a self, name: &'a str, subject: &'a Subject) -> impl Iterator<Item = &'a StructLayout> {
+        self.structs.iter().filter(move |s| s.name == name && s.applies.to(subject))
+    }
+
+    /// The signatures of `function` in the module file `module` (`libc.so.6`).
+    pub fn signatures<'a>(&'a self, module: &'a str, function: &'a str) -> impl Iterator<Item = &'a FrameSignature> {
+        self.frames.iter().filter(move |f| f.matches(module, function))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTable {
+    #[serde(default, rename = "struct")]
+    structs: Vec<RawStruct>,
+    #[serde(default, rename = "frame")]
+    frames: Vec<frames::RawFrame>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawStruct {
+    name: String,
+    #[serde(default)]
+    applies: BTreeMap<String, String>,
+    size: Option<u64>,
+    fields: BTreeMap<String, (u64, String)>,
+    source: String,
+}
+
+impl RawStruct {
+    fn check(self) -> Result<StructLayout, LayoutError> {
+        if self.source.trim().is_empty() {
+            return Err(LayoutError::NoSource(self.name));
+        }
+        let mut fields = BTreeMap::new();
+        for (name, (offset, kind)) in self.fields {
+            let field = Field::parse(offset, &kind).ok_or_else(|| LayoutError::Kind {
+                structure: self.name.clone(),
+                field: name.clone(),
+                kind,
+            })?;
+            if let Some(size) = self.size.filter(|size| field.end() > *size) {
+                return Err(LayoutError::Outside { structure: self.name, field: name, end: field.end(), size });
+            }
+            fields.insert(name, field);
+        }
+        Ok(StructLayout {
+            name: self.name,
+            applies: Applies::parse(self.applies)?,
+            size: self.size,
+            source: self.source,
+            fields,
+        })
+    }
+}
+
+/// The tables embedded in the binary.
+pub struct Layouts;
+
+impl Layouts {
+    /// Struct layouts of glibc on x86-64.
+    #[must_use]
+    pub fn glibc() -> &'static Table {
+        static TABLE: OnceLock<Table> = OnceLock::new();
+        TABLE.get_or_init(|| embedded(include_str!("../../symbols/layouts/glibc/x86_64.toml")))
+    }
+
+    /// What frames in glibc's libraries mean.
+    #[must_use]
+    pub fn glibc_frames() -> &'static Table {
+        static TABLE: OnceLock<Table> = OnceLock::new();
+        TABLE.get_or_init(|| embedded(include_str!("../../symbols/frames/glibc.toml")))
+    }
+}
+
+/// Parses an embedded file. `tests/tables.rs` proves that all parse; should one not, it is as if it were empty.
+#[must_use]
+pub fn embedded(text: &str) -> Table {
+    Table::parse(text).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;
