@@ -3,6 +3,7 @@
 //! Knows nothing of processes or runtimes: a runtime says what it met (`version`, `arch`, `build`…) and asks for a struct
 //! by name and for its fields by name. A field that a layout has not is `None`; nobody compares versions to find out.
 
+mod cpython;
 mod frames;
 mod version;
 
@@ -60,8 +61,10 @@ pub struct Field {
     pub width: u64,
     /// Whether it is a signed number.
     pub signed: bool,
-    /// Elements: 1 unless it is an array.
+    /// Elements: 1 unless it is an array; 0 for what only begins here (an inline tail, a struct with a table of its own).
     pub count: u64,
+    /// First bit and number of bits, for a bit field; `width` is then that of the word read.
+    pub bits: Option<(u32, u32)>,
 }
 
 impl Field {
@@ -97,11 +100,15 @@ impl Field {
     /// As [`Memory::read`].
     pub fn read_word(&self, memory: &(impl Memory + ?Sized), base: Addr) -> Result<u64, ReadError> {
         let at = self.at(base);
-        Ok(match self.width {
+        let word = match self.width {
             1 => u64::from(memory.read_u8(at)?),
             2 => u64::from(memory.read_u16(at)?),
             4 => u64::from(memory.read_u32(at)?),
             _ => memory.read_u64(at)?,
+        };
+        Ok(match self.bits {
+            Some((first, n)) => word.checked_shr(first).unwrap_or(0) & !u64::MAX.checked_shl(n).unwrap_or(0),
+            None => word,
         })
     }
 
@@ -114,6 +121,11 @@ impl Field {
     }
 
     fn parse(offset: u64, kind: &str) -> Option<Field> {
+        if let Some(bits) = kind.strip_prefix("bits ") {
+            let (first, n) = bits.split_once(' ')?;
+            let bits = (first.parse().ok()?, n.parse().ok()?);
+            return Some(Field { offset, width: 1, signed: false, count: 1, bits: Some(bits) });
+        }
         let (kind, count) = match kind.split_once('[') {
             Some((kind, n)) => (kind, n.strip_suffix(']')?.parse().ok()?),
             None => (kind, 1),
@@ -129,7 +141,7 @@ impl Field {
             "u64" | "ptr" => (8, false),
             _ => return None,
         };
-        Some(Field { offset, width, signed, count })
+        Some(Field { offset, width, signed, count, bits: None })
     }
 
     /// One past the last byte, from the start of the struct.
@@ -265,6 +277,20 @@ pub struct Table {
     pub structs: Vec<StructLayout>,
     /// Frame signatures in file order.
     pub frames: Vec<FrameSignature>,
+    /// Numbers and words that are no offsets: opcodes, enum values.
+    pub constants: BTreeMap<String, Constant>,
+}
+
+/// A number or word of a table that is no offset.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Constant {
+    /// One number.
+    Number(u64),
+    /// Several.
+    Numbers(Vec<u64>),
+    /// A word.
+    Word(String),
 }
 
 impl Table {
@@ -276,7 +302,34 @@ impl Table {
         let raw: RawTable = toml::from_str(text)?;
         let structs = raw.structs.into_iter().map(RawStruct::check).collect::<Result<_, _>>()?;
         let frames = raw.frames.into_iter().map(frames::RawFrame::check).collect::<Result<_, _>>()?;
-        Ok(Table { structs, frames })
+        Ok(Table { structs, frames, constants: raw.constants })
+    }
+
+    /// The number `name`, where the table has one.
+    #[must_use]
+    pub fn number(&self, name: &str) -> Option<u64> {
+        match self.constants.get(name)? {
+            Constant::Number(n) => Some(*n),
+            _ => None,
+        }
+    }
+
+    /// The numbers `name`; none where the table has none.
+    #[must_use]
+    pub fn numbers(&self, name: &str) -> &[u64] {
+        match self.constants.get(name) {
+            Some(Constant::Numbers(n)) => n,
+            _ => &[],
+        }
+    }
+
+    /// The word `name`, where the table has one.
+    #[must_use]
+    pub fn word(&self, name: &str) -> Option<&str> {
+        match self.constants.get(name)? {
+            Constant::Word(w) => Some(w),
+            _ => None,
+        }
     }
 
     /// The layout of the struct `name` that applies to `subject`; of several the first in the file.
@@ -303,6 +356,8 @@ struct RawTable {
     structs: Vec<RawStruct>,
     #[serde(default, rename = "frame")]
     frames: Vec<frames::RawFrame>,
+    #[serde(default)]
+    constants: BTreeMap<String, Constant>,
 }
 
 #[derive(Deserialize)]
