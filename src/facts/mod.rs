@@ -155,6 +155,9 @@ pub struct Wait {
     /// The native frame that shows it, nearest the application: of two decoders' waits for one thread the one with the
     /// larger frame is the thread's wait, the other lies beneath it as evidence. Frame 0 where nothing says more.
     pub frame: FrameIx,
+    /// The interpreter's frame that waits (index into the thread's [`ManagedThread::frames`]), for *waits here*; absent
+    /// where the thread runs no such code.
+    pub managed_frame: Option<u32>,
     /// What it rests on.
     pub evidence: Vec<Evidence>,
 }
@@ -183,6 +186,9 @@ pub struct Hold {
     pub certainty: Certainty,
     /// The native frame of the holder that took it, where one shows: for *took it here*.
     pub taken_at: Option<FrameIx>,
+    /// The interpreter's frame that took it (index into the holder's [`ManagedThread::frames`]): the frame of the `with`
+    /// statement. Absent where none shows.
+    pub taken_at_managed: Option<u32>,
     /// What it rests on.
     pub evidence: Vec<Evidence>,
 }
