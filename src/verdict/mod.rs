@@ -1,1 +1,247 @@
-//! Graph → kind, certainty, headline.
+//! Graph → verdict: what kind of hang this is, how sure, why, and what to change. `patterns/` holds one file per pattern.
+//!
+//! Knows nothing of formats: it gives words, the report lays them out.
+
+mod movement;
+pub mod patterns;
+mod voice;
+
+pub use movement::Movement;
+pub use voice::{Voice, plain};
+
+use crate::facts::{Certainty, Facts, Hold, ResourceId, Timeout};
+use crate::graph::{Graph, Step};
+use crate::snapshot::Snapshot;
+use crate::units::{ThreadRef, Tid};
+use crate::unwind::Stack;
+
+/// What a verdict rests on: one instant of one or more processes, and what moved since an earlier one.
+#[derive(Clone, Copy)]
+pub struct Look<'a> {
+    /// Who waits for whom.
+    pub graph: &'a Graph,
+    /// What the runtimes found, all processes' together.
+    pub facts: &'a Facts,
+    /// The processes, indexed by `ProcessIx`.
+    pub snapshots: &'a [Snapshot],
+    /// A stack for each thread of each process.
+    pub stacks: &'a [Vec<Stack>],
+    /// What moved between an earlier look and this one. `None`: this is the only look.
+    pub movement: Option<&'a Movement>,
+    /// Whether parts of the target could not be read.
+    pub partial: bool,
+}
+
+/// What kind of hang, gravest first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Kind {
+    /// A cycle over two or more threads.
+    Deadlock,
+    /// A cycle of one.
+    SelfDeadlock,
+    /// The holder does not exist.
+    OrphanedLock,
+    /// No cycle; the rest wait behind one thread that waits for something that is named.
+    Stalled,
+    /// Threads are running.
+    Busy,
+    /// Threads wait for work, as they do in health.
+    Idle,
+}
+
+impl Kind {
+    /// The contract's word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Kind::Deadlock => "deadlock",
+            Kind::SelfDeadlock => "self-deadlock",
+            Kind::OrphanedLock => "orphaned-lock",
+            Kind::Stalled => "stalled",
+            Kind::Busy => "busy",
+            Kind::Idle => "idle",
+        }
+    }
+
+    /// Whether nothing but outside help ends it.
+    #[must_use]
+    pub fn is_stuck(self) -> bool {
+        matches!(self, Kind::Deadlock | Kind::SelfDeadlock | Kind::OrphanedLock)
+    }
+}
+
+/// One cycle, explained.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Cycle {
+    /// The contract's word for its pattern.
+    pub pattern: &'static str,
+    /// That of its weakest hold.
+    pub certainty: Certainty,
+    /// Why nobody can go on, in sentences.
+    pub explanation: String,
+    /// What to change in the code, in sentences.
+    pub advice: String,
+    /// Round the cycle once, from its smallest thread.
+    pub steps: Vec<Step>,
+}
+
+/// A thread that only queues behind one that is stuck.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Behind {
+    /// Who queues.
+    pub thread: ThreadRef,
+    /// Behind whom.
+    pub behind: ThreadRef,
+}
+
+/// Where it begins.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RootCause {
+    /// The thread whose doing it is; `None` where that thread does not exist any more.
+    pub thread: Option<ThreadRef>,
+    /// The contract's word.
+    pub pattern: &'static str,
+    /// One or two sentences.
+    pub explanation: String,
+}
+
+/// A lock whose holder does not exist.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Orphan {
+    /// The lock.
+    pub resource: ResourceId,
+    /// Who held it, as the lock records it.
+    pub owner: Tid,
+    /// Who waits for it, ascending.
+    pub waiters: Vec<ThreadRef>,
+    /// The contract's word for its pattern.
+    pub pattern: &'static str,
+    /// How sure it is that this owner holds it.
+    pub certainty: Certainty,
+    /// Why nobody can go on.
+    pub explanation: String,
+    /// What to change.
+    pub advice: String,
+}
+
+/// A chain of waits that ends in a thread which does not move.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Stall {
+    /// The thread all others of the chain wait behind.
+    pub root: ThreadRef,
+    /// Who waits behind it, ascending.
+    pub behind: Vec<ThreadRef>,
+    /// The contract's word for its pattern.
+    pub pattern: &'static str,
+    /// That of the weakest hold of the chain; `None` where no hold is part of it.
+    pub certainty: Option<Certainty>,
+    /// What the root waits for and what that means.
+    pub explanation: String,
+    /// What to do.
+    pub advice: String,
+}
+
+/// What is wrong, how sure that is, and why.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Verdict {
+    /// The gravest thing found.
+    pub kind: Kind,
+    /// Of the weakest hold it rests on; `None` where it rests on none (`busy`, `idle`).
+    pub certainty: Option<Certainty>,
+    /// One sentence.
+    pub headline: String,
+    /// Deadlocks, surest first, then in the order of their threads.
+    pub cycles: Vec<Cycle>,
+    /// Locks whose holder is gone.
+    pub orphans: Vec<Orphan>,
+    /// Chains that end in a thread that does not move; the one most threads wait behind first.
+    pub stalls: Vec<Stall>,
+    /// Threads that merely queue behind a cycle, an orphan's waiter or a stalled root.
+    pub blocked_behind: Vec<Behind>,
+    /// Where it begins.
+    pub root_causes: Vec<RootCause>,
+    /// Holds the verdict deduced by elimination, for the steps of a cycle that no decoder's hold supports.
+    pub inferred_holds: Vec<Hold>,
+    /// Lines worth saying that did not decide: a cycle that a time-out will break, that one look cannot tell hung from slow.
+    pub notes: Vec<String>,
+    /// Whether parts of the target could not be read.
+    pub partial: bool,
+    /// How many looks it rests on.
+    pub looks: u8,
+}
+
+impl Verdict {
+    /// The contract's exit code.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self.kind {
+            Kind::Deadlock | Kind::SelfDeadlock | Kind::OrphanedLock => 1,
+            Kind::Stalled => 3,
+            Kind::Busy | Kind::Idle if self.partial => 4,
+            Kind::Busy | Kind::Idle => 0,
+        }
+    }
+
+    /// Whether a second look could change it: only what a field or a stack proves stands after one.
+    #[must_use]
+    pub fn wants_second_look(&self) -> bool {
+        !(self.kind.is_stuck() && self.certainty > Some(Certainty::Inferred))
+    }
+
+    /// The threads its cycles, orphans and stalls are about, in the order they are told.
+    #[must_use]
+    pub fn protagonists(&self) -> Vec<ThreadRef> {
+        let mut out: Vec<ThreadRef> = Vec::new();
+        let cycles = self.cycles.iter().flat_map(|c| c.steps.iter().map(|s| s.thread));
+        let orphans = self.orphans.iter().filter_map(|o| o.waiters.first().copied());
+        let stalls = self.stalls.iter().map(|s| s.root);
+        for t in cycles.chain(orphans).chain(stalls) {
+            if !out.contains(&t) {
+                out.push(t);
+            }
+        }
+        out
+    }
+}
+
+/// Judges a look.
+#[must_use]
+pub fn judge(look: &Look<'_>) -> Verdict {
+    let proven = |steps: &&Vec<Step>| {
+        steps.iter().all(|s| {
+            look.graph.waits.get(&s.thread).is_some_and(|w| matches!(w.timeout, Timeout::None | Timeout::Periodic))
+        })
+    };
+    let cycles: Vec<Cycle> = look
+        .graph
+        .cycles
+        .iter()
+        .filter(proven)
+        .map(|steps| Cycle {
+            pattern: "other",
+            certainty: Certainty::Recorded,
+            explanation: String::new(),
+            advice: String::new(),
+            steps: steps.clone(),
+        })
+        .collect();
+    let kind = match cycles.first() {
+        Some(c) if c.steps.len() > 1 => Kind::Deadlock,
+        Some(_) => Kind::SelfDeadlock,
+        None => Kind::Idle,
+    };
+    Verdict {
+        kind,
+        certainty: None,
+        headline: kind.word().to_uppercase(),
+        cycles,
+        orphans: Vec::new(),
+        stalls: Vec::new(),
+        blocked_behind: Vec::new(),
+        root_causes: Vec::new(),
+        inferred_holds: Vec::new(),
+        notes: Vec::new(),
+        partial: look.partial,
+        looks: if look.movement.is_some() { 2 } else { 1 },
+    }
+}

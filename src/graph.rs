@@ -1,1 +1,0 @@
-//! Facts → wait-for graph, its components, its cycles.

@@ -1,0 +1,236 @@
+//! How threads and resources are called in sentences. One voice for headline, explanations and reports.
+
+use crate::facts::{Facts, ManagedThread, Resource, ResourceId, ResourceKind};
+use crate::graph::Graph;
+use crate::snapshot::Snapshot;
+use crate::target::ThreadState;
+use crate::units::{FrameIx, ThreadRef};
+use crate::unwind::Stack;
+use std::collections::BTreeMap;
+
+/// Longest name shown, in characters. Names come from the target.
+const MAX_NAME: usize = 80;
+
+/// Names things.
+pub struct Voice<'a> {
+    graph: &'a Graph,
+    snapshots: &'a [Snapshot],
+    stacks: &'a [Vec<Stack>],
+    managed: BTreeMap<ThreadRef, &'a ManagedThread>,
+}
+
+impl<'a> Voice<'a> {
+    /// Over the rooms' values.
+    #[must_use]
+    pub fn new(graph: &'a Graph, facts: &'a Facts, snapshots: &'a [Snapshot], stacks: &'a [Vec<Stack>]) -> Voice<'a> {
+        let mut managed: BTreeMap<ThreadRef, &ManagedThread> = BTreeMap::new();
+        for (thread, m) in &facts.managed {
+            // one thread may live in several interpreters: the one with frames speaks
+            let better = managed.get(thread).is_none_or(|old| m.frames.len() > old.frames.len());
+            if better {
+                managed.insert(*thread, m);
+            }
+        }
+        Voice { graph, snapshots, stacks, managed }
+    }
+
+    /// The kernel's view of a thread.
+    #[must_use]
+    pub fn state(&self, t: ThreadRef) -> Option<&'a ThreadState> {
+        self.snapshots.get(t.process.0 as usize)?.threads.get(t.thread as usize)
+    }
+
+    /// The interpreter's view of a thread.
+    #[must_use]
+    pub fn managed(&self, t: ThreadRef) -> Option<&'a ManagedThread> {
+        self.managed.get(&t).copied()
+    }
+
+    /// The thread's native stack.
+    #[must_use]
+    pub fn stack(&self, t: ThreadRef) -> Option<&'a Stack> {
+        self.stacks.get(t.process.0 as usize)?.get(t.thread as usize)
+    }
+
+    /// The process a thread belongs to.
+    #[must_use]
+    pub fn snapshot(&self, t: ThreadRef) -> Option<&'a Snapshot> {
+        self.snapshots.get(t.process.0 as usize)
+    }
+
+    /// The symbol of a native frame as the file writes it, without version suffix.
+    #[must_use]
+    pub fn symbol(&self, t: ThreadRef, frame: FrameIx) -> Option<String> {
+        let pc = self.stack(t)?.frames.get(frame.0 as usize)?.pc;
+        let (symbol, _) = self.snapshot(t)?.function_at(pc)?;
+        let name = symbol.name.split('@').next().unwrap_or_default();
+        (!name.is_empty()).then(|| plain(name))
+    }
+
+    /// The file name of the module a native frame lies in.
+    #[must_use]
+    pub fn module(&self, t: ThreadRef, frame: FrameIx) -> Option<String> {
+        let ix = self.stack(t)?.frames.get(frame.0 as usize)?.module?;
+        Some(plain(self.snapshot(t)?.module(ix)?.name()))
+    }
+
+    /// The program's name for a thread, else the kernel's.
+    #[must_use]
+    pub fn thread_name(&self, t: ThreadRef) -> Option<String> {
+        let python = self.managed(t).and_then(|m| m.name.as_deref());
+        python.or_else(|| self.state(t)?.name.as_deref()).filter(|n| !n.is_empty()).map(plain)
+    }
+
+    /// `411 “load-3”`; with several processes `411 “load-3” of 2201`.
+    #[must_use]
+    pub fn short(&self, t: ThreadRef) -> String {
+        let tid = self.state(t).map_or_else(|| "?".to_owned(), |s| s.tid.to_string());
+        let name = self.thread_name(t).map(|n| format!(" “{n}”")).unwrap_or_default();
+        let process = match self.snapshot(t) {
+            Some(s) if self.snapshots.len() > 1 => format!(" of process {}", s.process.pid),
+            _ => String::new(),
+        };
+        format!("{tid}{name}{process}")
+    }
+
+    /// `thread 411 “load-3”`.
+    #[must_use]
+    pub fn thread(&self, t: ThreadRef) -> String {
+        format!("thread {}", self.short(t))
+    }
+
+    /// What a resource is called in a headline or on an edge: `the GIL`, `_dl_load_write_lock`, `the mutex at 0x55…`.
+    #[must_use]
+    pub fn name(&self, id: ResourceId) -> String {
+        let Some(resource) = self.graph.resource(id) else { return "something unknown".to_owned() };
+        if let ResourceId::ThreadExit(t) = id {
+            return format!("the end of {}", self.thread(t));
+        }
+        match &resource.name {
+            Some(name) if resource.kind == ResourceKind::Gil => {
+                let name = plain(name);
+                if name.starts_with("the ") { name } else { format!("the {name}") }
+            }
+            Some(name) => plain(name),
+            None if resource.kind == ResourceKind::Gil => "the GIL".to_owned(),
+            None => match resource.address {
+                Some(at) => format!("the {} at {at}", noun(resource.kind)),
+                None => format!("{} {}", article(noun(resource.kind)), noun(resource.kind)),
+            },
+        }
+    }
+
+    /// What a resource is called where there is room to say what it is: `the loader's link-map lock (_dl_load_write_lock)`,
+    /// `mutex ipc_import_mutex (libfoo.so)`.
+    #[must_use]
+    pub fn thing(&self, id: ResourceId) -> String {
+        let Some(resource) = self.graph.resource(id) else { return "something unknown".to_owned() };
+        match (resource.kind, &resource.name) {
+            (ResourceKind::Gil | ResourceKind::ThreadExit, _) | (_, None) => self.name(id),
+            (ResourceKind::LoaderLock | ResourceKind::LoaderWriteLock | ResourceKind::LoaderTlsLock, Some(name)) => {
+                format!("the {} ({})", noun(resource.kind), plain(name))
+            }
+            // names given by decoders often say what they are (`pipe 88123`); the noun is then not said twice
+            (kind, Some(name)) => {
+                let name = plain(name);
+                if says(&name, noun(kind)) { name } else { format!("the {} {name}", noun(kind)) }
+            }
+        }
+    }
+
+    /// The resource.
+    #[must_use]
+    pub fn resource(&self, id: ResourceId) -> Option<&'a Resource> {
+        self.graph.resource(id)
+    }
+
+    /// `waits for the GIL`, `waits for thread 415 “w” to end`, `waits to be signalled on …`.
+    #[must_use]
+    pub fn waits(&self, id: ResourceId) -> String {
+        if let ResourceId::ThreadExit(t) = id {
+            return format!("waits for {} to end", self.thread(t));
+        }
+        match self.resource(id).map(|r| r.kind) {
+            Some(ResourceKind::Condvar | ResourceKind::PythonCondition) => {
+                format!("waits to be signalled on {}", self.name(id))
+            }
+            _ => format!("waits for {}", self.name(id)),
+        }
+    }
+}
+
+/// Whether a name already says what it is.
+fn says(name: &str, noun: &str) -> bool {
+    let lower = name.to_lowercase();
+    noun.split(' ').any(|w| lower.contains(&w.to_lowercase()))
+}
+
+fn article(noun: &str) -> &'static str {
+    if noun.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" }
+}
+
+/// The plain word for a kind, in sentences.
+#[must_use]
+pub(super) fn noun(kind: ResourceKind) -> &'static str {
+    match kind {
+        ResourceKind::Gil => "GIL",
+        ResourceKind::LoaderLock => "loader's lock",
+        ResourceKind::LoaderWriteLock => "loader's link-map lock",
+        ResourceKind::LoaderTlsLock => "loader's TLS lock",
+        ResourceKind::Rwlock => "read-write lock",
+        ResourceKind::Condvar => "condition variable",
+        ResourceKind::StaticInitGuard => "guard of a static variable",
+        ResourceKind::ThreadExit => "end of a thread",
+        ResourceKind::AllocatorLock => "allocator's lock",
+        ResourceKind::StdioLock => "stdio lock",
+        ResourceKind::AtforkLock => "at-fork lock",
+        ResourceKind::ExitLock => "exit lock",
+        ResourceKind::LibcLock => "lock inside libc",
+        ResourceKind::PythonLock => "Lock",
+        ResourceKind::PythonRlock => "RLock",
+        ResourceKind::PythonMutex => "PyMutex",
+        ResourceKind::PythonImportLock => "import lock",
+        ResourceKind::PythonCondition => "Condition",
+        ResourceKind::PythonEvent => "Event",
+        ResourceKind::PythonSemaphore => "Semaphore",
+        ResourceKind::PythonQueue => "queue",
+        ResourceKind::PythonBarrier => "Barrier",
+        ResourceKind::PythonFuture => "future",
+        ResourceKind::PythonThread => "end of a thread",
+        ResourceKind::PythonIoLock => "lock of a buffered file",
+        ResourceKind::PythonTask => "task",
+        ResourceKind::PythonStopTheWorld => "stop of the world",
+        ResourceKind::WorkerPool => "worker pool",
+        ResourceKind::GpuSignal => "GPU signal",
+        ResourceKind::GpuQueue => "GPU queue",
+        ResourceKind::GpuStream => "GPU stream",
+        ResourceKind::ProcessExit => "end of a process",
+        ResourceKind::FileLock => "file lock",
+        ResourceKind::FileIo => "file",
+        ResourceKind::Unknown => "unknown event",
+        other => other.word(),
+    }
+}
+
+/// A name from the target made harmless: no control characters, bounded. Names are bytes of someone else's memory.
+#[must_use]
+pub fn plain(name: &str) -> String {
+    let mut out: String = name
+        .chars()
+        .map(|c| {
+            if c.is_control()
+                || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+            {
+                '?'
+            } else {
+                c
+            }
+        })
+        .take(MAX_NAME + 1)
+        .collect();
+    if out.chars().count() > MAX_NAME {
+        out = out.chars().take(MAX_NAME - 1).collect();
+        out.push('…');
+    }
+    out
+}
