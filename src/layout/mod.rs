@@ -79,19 +79,7 @@ impl Field {
     /// # Errors
     /// As [`Memory::read`].
     pub fn read(&self, memory: &(impl Memory + ?Sized), base: Addr) -> Result<i64, ReadError> {
-        let word = self.read_word(memory, base)?;
-        Ok(match (self.signed, self.width) {
-            (true, 1) => i64::from(i8::from_le_bytes([word.to_le_bytes()[0]])),
-            (true, 2) => {
-                let [a, b, ..] = word.to_le_bytes();
-                i64::from(i16::from_le_bytes([a, b]))
-            }
-            (true, 4) => {
-                let [a, b, c, d, ..] = word.to_le_bytes();
-                i64::from(i32::from_le_bytes([a, b, c, d]))
-            }
-            _ => i64::from_le_bytes(word.to_le_bytes()),
-        })
+        self.read_word(memory, base).map(|word| self.extend(word))
     }
 
     /// The field's (first) value as bits, zero-extended: for pointers, masks and unsigned numbers.
@@ -110,6 +98,32 @@ impl Field {
             Some((first, n)) => word.checked_shr(first).unwrap_or(0) & !u64::MAX.checked_shl(n).unwrap_or(0),
             None => word,
         })
+    }
+
+    /// The field's (first) value as bits, in the bytes of the whole struct; `None` where they end too early.
+    #[must_use]
+    pub fn word_of(&self, bytes: &[u8]) -> Option<u64> {
+        let from = usize::try_from(self.offset).ok()?;
+        let width = usize::try_from(self.width).ok()?;
+        let field = bytes.get(from..from.checked_add(width)?)?;
+        Some(field.iter().rev().fold(0, |word, byte| (word << 8) | u64::from(*byte)))
+    }
+
+    /// The same, sign-extended when the field is signed.
+    #[must_use]
+    pub fn value_of(&self, bytes: &[u8]) -> Option<i64> {
+        self.word_of(bytes).map(|word| self.extend(word))
+    }
+
+    fn extend(&self, word: u64) -> i64 {
+        let shift = match self.width {
+            1 => 56,
+            2 => 48,
+            4 => 32,
+            _ => 0,
+        };
+        let word = i64::from_le_bytes(word.to_le_bytes());
+        if self.signed { (word << shift) >> shift } else { word }
     }
 
     /// The field's value as an address.
@@ -257,6 +271,13 @@ impl StructLayout {
         self.field(name).map(|f| f.offset)
     }
 
+    /// The whole struct at `base`, read at once. `None` where the layout tells no size, or one above 64 KiB.
+    pub fn read(&self, memory: &(impl Memory + ?Sized), base: Addr) -> Option<StructImage<'_>> {
+        let len = usize::try_from(self.size?).ok().filter(|len| *len <= 1 << 16)?;
+        let bytes = memory.read_vec(base, len).ok()?;
+        Some(StructImage { layout: self, base, bytes })
+    }
+
     /// All fields, by name.
     pub fn fields(&self) -> impl Iterator<Item = (&str, Field)> {
         self.fields.iter().map(|(n, f)| (n.as_str(), *f))
@@ -267,6 +288,37 @@ impl StructLayout {
     pub fn origin(&self) -> String {
         let when = self.applies.describe();
         if when.is_empty() { format!("{} ({})", self.name, self.source) } else { format!("{} for {when}", self.name) }
+    }
+}
+
+/// The bytes of one struct and how to read them.
+#[derive(Clone, Debug)]
+pub struct StructImage<'a> {
+    /// Its layout.
+    pub layout: &'a StructLayout,
+    /// Where it lies.
+    pub base: Addr,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl StructImage<'_> {
+    /// A field as bits, zero-extended; `None` where the layout has no such field.
+    #[must_use]
+    pub fn word(&self, field: &str) -> Option<u64> {
+        self.layout.field(field)?.word_of(&self.bytes)
+    }
+
+    /// A field as a number, sign-extended when it is signed.
+    #[must_use]
+    pub fn value(&self, field: &str) -> Option<i64> {
+        self.layout.field(field)?.value_of(&self.bytes)
+    }
+
+    /// A field as a 32-bit number of either sign.
+    #[must_use]
+    pub fn int(&self, field: &str) -> Option<i32> {
+        i32::try_from(self.value(field)?).ok()
     }
 }
 

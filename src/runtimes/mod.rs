@@ -2,11 +2,13 @@
 //!
 //! A decoder knows no other decoder. Trouble becomes a [`Gap`](crate::facts::Gap), never a failure of the run.
 
+use crate::arch::Syscall;
+use crate::arch::x86_64::{BYTES_BEFORE_SYSCALL, number_before};
 use crate::facts::Facts;
 use crate::memory::Memory;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Pc, Snapshot};
 use crate::target::ThreadState;
-use crate::units::{ProcessIx, ThreadRef};
+use crate::units::{Addr, ProcessIx, ThreadRef};
 use crate::unwind::Stack;
 
 /// Something that may live in a process and knows its own locks.
@@ -57,6 +59,43 @@ impl View<'_> {
     #[must_use]
     pub fn thread(&self, index: usize) -> ThreadRef {
         ThreadRef { process: self.process, thread: u32::try_from(index).unwrap_or(u32::MAX) }
+    }
+
+    /// The system call the thread at `index` sleeps in. Where the kernel shows only `restart_syscall` the number is taken
+    /// from the code before the instruction, else from the name of the function around it; it stays `None` where
+    /// neither tells.
+    #[must_use]
+    pub fn syscall(&self, index: usize) -> Option<Syscall> {
+        let thread = self.snapshot.threads.get(index)?;
+        let call = thread.syscall?;
+        if call.number.is_some() {
+            return Some(call);
+        }
+        let pc = thread.registers.as_ref().and_then(|r| r.pc()).or(thread.sp_pc.map(|(_, pc)| pc))?;
+        Some(Syscall { number: self.interrupted_number(Addr(pc), &call.args), ..call })
+    }
+
+    /// The number behind a `restart_syscall` at `pc`. Only calls that sleep for a time are entered again so: the
+    /// `nanosleep`s, `poll` and `futex`.
+    fn interrupted_number(&self, pc: Addr, args: &[u64; 6]) -> Option<u64> {
+        let mut code = [0; BYTES_BEFORE_SYSCALL + 2];
+        let from = pc.offset(-(code.len() as i64));
+        let by_code = self.memory.read(from, &mut code).ok().and_then(|()| number_before(&code));
+        if by_code.is_some_and(|n| [7, 35, 202, 230].contains(&n)) {
+            return by_code;
+        }
+        let (function, _) = self.snapshot.function_at(Pc { addr: pc, exact: true })?;
+        match &*function.name {
+            "poll" | "__poll" => Some(7),
+            "nanosleep" | "__nanosleep" => Some(35),
+            "clock_nanosleep" | "__clock_nanosleep" => Some(230),
+            // syscall(2) itself: a futex when the arguments read as a timed wait on an aligned word that is mapped
+            "syscall" => {
+                let wait = matches!(args[1] & 0x7f, 0 | 9) && args[1] < 0x200 && args[3] != 0;
+                (wait && args[0] % 4 == 0 && self.snapshot.mapping_at(Addr(args[0])).is_some()).then_some(202)
+            }
+            _ => None,
+        }
     }
 }
 
