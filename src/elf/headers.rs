@@ -231,10 +231,7 @@ impl Headers {
 
     /// The bytes of every note section (for files that have no program headers for them, such as debug files).
     pub(super) fn note_sections<'a>(&'a self, bytes: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
-        self.sections
-            .iter()
-            .filter(|s| s.kind == SHT_NOTE)
-            .filter_map(move |s| bytes.get(self.bytes_of(bytes, s)?))
+        self.sections.iter().filter(|s| s.kind == SHT_NOTE).filter_map(move |s| bytes.get(self.bytes_of(bytes, s)?))
     }
 }
 

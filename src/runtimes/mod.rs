@@ -2,6 +2,11 @@
 //!
 //! A decoder knows no other decoder. Trouble becomes a [`Gap`](crate::facts::Gap), never a failure of the run.
 
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub mod kernel;
+
 use crate::arch::Syscall;
 use crate::arch::x86_64::{BYTES_BEFORE_SYSCALL, number_before};
 use crate::facts::Facts;
@@ -102,5 +107,5 @@ impl View<'_> {
 /// All runtimes we know. Order does not matter.
 #[must_use]
 pub fn all() -> Vec<&'static dyn Runtime> {
-    vec![]
+    vec![&kernel::Kernel]
 }

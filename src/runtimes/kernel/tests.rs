@@ -1,0 +1,102 @@
+use super::*;
+use crate::runtimes::tests::MadeUp;
+
+fn decode(made: &MadeUp) -> Facts {
+    made.decode(&KernelDecoder)
+}
+
+#[test]
+fn poll_names_its_descriptors_and_its_limit() {
+    let mut made = MadeUp::new();
+    made.thread(100, Some((7, [0x5000, 3, 2500, 0, 0, 0])));
+    for (i, fd) in [5i32, -1, 7].iter().enumerate() {
+        made.memory.put_u32(Addr(0x5000 + 8 * i as u64), *fd as u32).put_u32(Addr(0x5004 + 8 * i as u64), 1);
+    }
+    let facts = decode(&made);
+    assert_eq!(facts.resources[0].name.as_deref(), Some("poll on fd 5, 7"));
+    assert_eq!(facts.resources[0].kind, ResourceKind::Poll);
+    assert!(facts.resources[0].idle);
+    assert_eq!(facts.resources[0].wakers, Wakers::Outside);
+    assert_eq!(facts.waits[0].timeout, Timeout::Seconds(2.5));
+}
+
+#[test]
+fn a_poll_set_that_was_not_read_is_not_an_empty_one() {
+    let mut made = MadeUp::new();
+    made.thread(100, Some((7, [0x5000, 1, u64::MAX, 0, 0, 0])));
+    made.thread(101, Some((7, [0, 0, 100, 0, 0, 0])));
+    let facts = decode(&made);
+    assert_eq!(facts.resources[0].name.as_deref(), Some("poll on descriptors that were not read"));
+    assert_eq!(facts.waits[0].timeout, Timeout::None);
+    assert_eq!(facts.resources[1].name.as_deref(), Some("poll on no descriptor: a sleep"));
+}
+
+#[test]
+fn select_reads_all_three_sets() {
+    let mut made = MadeUp::new();
+    made.memory.put_u64(Addr(0x5000), 1 << 3).put_u64(Addr(0x6000), 1 << 9);
+    made.thread(100, Some((23, [10, 0x5000, 0x6000, 0, 0, 0])));
+    assert_eq!(decode(&made).resources[0].name.as_deref(), Some("select on fd 3, 9"));
+}
+
+#[test]
+fn children_are_named_by_pid() {
+    let mut made = MadeUp::new();
+    made.thread(100, Some((61, [4711, 0, 0, 0, 0, 0])));
+    made.thread(101, Some((61, [u64::MAX, 0, 0, 0, 0, 0])));
+    made.thread(102, Some((247, [1, 4711, 0, 4, 0, 0])));
+    let facts = decode(&made);
+    assert_eq!(facts.resources[0].name.as_deref(), Some("child 4711"));
+    assert_eq!(facts.resources[1].name.as_deref(), Some("any child"));
+    assert_eq!(facts.waits[0].on, facts.waits[2].on, "wait4 and waitid for one child are one resource");
+}
+
+#[test]
+fn a_reader_and_a_writer_of_one_descriptor_wait_for_two_things() {
+    let mut made = MadeUp::new();
+    made.thread(100, Some((0, [3, 0x5000, 1, 0, 0, 0])));
+    made.thread(101, Some((1, [3, 0x5000, 1, 0, 0, 0])));
+    let facts = decode(&made);
+    assert_eq!(facts.resources[0].name.as_deref(), Some("read from fd 3"));
+    assert_eq!(facts.resources[1].name.as_deref(), Some("write to fd 3"));
+    assert_ne!(facts.waits[0].on, facts.waits[1].on);
+}
+
+#[test]
+fn a_sleep_tells_its_seconds_and_a_futex_its_address() {
+    let mut made = MadeUp::new();
+    made.memory.put_u64(Addr(0x5000), 30).put_u64(Addr(0x5008), 500_000_000);
+    made.thread(100, Some((230, [0, 0, 0x5000, 0, 0, 0])));
+    made.thread(101, Some((202, [0x6000, 0x80, 2, 0, 0, 0])));
+    made.thread(102, Some((202, [0x6000, 0x81, 1, 0, 0, 0])));
+    let facts = decode(&made);
+    assert_eq!((facts.waits.len(), facts.waits[0].timeout), (2, Timeout::Seconds(30.5)), "a wake is no wait");
+    assert_eq!(facts.waits[1].on, ResourceId::At(ProcessIx(0), Addr(0x6000)));
+    assert_eq!(facts.resources[1].kind, ResourceKind::Futex);
+}
+
+#[test]
+fn an_uninterruptible_thread_names_the_kernel_function() {
+    let mut made = MadeUp::new();
+    let i = made.thread(100, None);
+    made.thread(101, None);
+    made.snapshot.threads[i].state = Some('D');
+    made.snapshot.threads[i].wchan = Some("nfs_wait_bit_killable".into());
+    let facts = decode(&made);
+    assert_eq!(facts.waits.len(), 1, "a running thread waits for nothing");
+    assert_eq!(facts.resources[0].name.as_deref(), Some("the kernel (nfs_wait_bit_killable)"));
+    assert_eq!(facts.resources[0].kind, ResourceKind::Device);
+}
+
+#[test]
+fn a_restarted_poll_is_known_by_its_code() {
+    let mut made = MadeUp::new();
+    let i = made.thread(100, Some((219, [0, 0, 100, 0, 0, 0])));
+    made.snapshot.threads[i].syscall = Some(Syscall { number: None, args: [0, 0, 100, 0, 0, 0] });
+    assert_eq!(decode(&made).resources[0].name.as_deref(), Some("an interrupted system call"));
+    let mut code = [0x90; 26];
+    code[17..22].copy_from_slice(&[0xb8, 7, 0, 0, 0]);
+    code[24..].copy_from_slice(&[0x0f, 0x05]);
+    made.memory.put(Addr(0x40_1000 - 26), &code);
+    assert_eq!(decode(&made).resources[0].name.as_deref(), Some("poll on no descriptor: a sleep"));
+}
