@@ -69,6 +69,18 @@ impl Module {
         let _ = self.image.set(Ok(Arc::new(image)));
     }
 
+    /// As [`Module::image`]; where no file can be had, the image is read from `memory` instead, once and for all.
+    fn image_or_memory(&self, memory: &dyn Memory) -> Result<&Image, &str> {
+        let make = || self.open().or_else(|why| self.open_in_memory(memory).ok_or(why)).map(Arc::new);
+        self.image.get_or_init(make).as_deref().map_err(String::as_str)
+    }
+
+    fn open_in_memory(&self, memory: &dyn Memory) -> Option<Image> {
+        let elf = ElfFile::from_memory(memory, self.start, self.end.0.saturating_sub(self.start.0)).ok()?;
+        let bias = bias_of(&elf, &self.first)?;
+        Some(Image { elf, bias })
+    }
+
     fn open(&self) -> Result<Image, String> {
         let bytes = self.files.open(&self.first).map_err(|e| e.to_string())?;
         let elf = ElfFile::parse(bytes).map_err(|e| format!("{}: {e}", self.path.display()))?;
@@ -139,6 +151,14 @@ impl Snapshot {
             }
             self.mappings = new;
             self.modules = modules;
+        }
+    }
+
+    /// Opens every module's file, and gives those whose file cannot be had (the vdso, deleted files, a core without its
+    /// binaries) an image from `memory`. Called while the target runs: good for what does not change once it is loaded.
+    pub fn images_from_memory(&self, memory: &dyn Memory) {
+        for module in &self.modules {
+            let _ = module.image_or_memory(memory);
         }
     }
 

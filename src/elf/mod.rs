@@ -2,12 +2,17 @@
 //!
 //! Knows nothing of processes: addresses here are the file's own ([`Vaddr`]).
 
+mod cfi;
+mod dynamic;
 mod headers;
 mod symbols;
 
 use crate::memory::FileBytes;
 use crate::units::Vaddr;
-use headers::{Headers, SHF_EXECINSTR, SHT_DYNSYM, SHT_GNU_HASH, SHT_SYMTAB, SHT_VERSYM};
+pub use cfi::{CfaRule, RowScratch, Rule, UnwindRow};
+use cfi::{EhFrameHdr, FrameSection};
+use headers::{Headers, SHF_EXECINSTR, SHT_DYNSYM, SHT_GNU_HASH, SHT_NOBITS, SHT_SYMTAB, SHT_VERSYM};
+
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use symbols::{Index, Table, Wanted};
@@ -78,6 +83,8 @@ pub struct ElfFile {
     own_tables: Vec<Table>,
     functions: OnceLock<Index>,
     objects: OnceLock<Index>,
+    eh_frame: OnceLock<Option<FrameSection>>,
+    debug_frame: OnceLock<Option<FrameSection>>,
 }
 
 impl ElfFile {
@@ -96,6 +103,11 @@ impl ElfFile {
                 Some(Extent { vaddr: s.vaddr.0, bytes: range, writable: s.writable })
             })
             .collect();
+        Ok(ElfFile::assemble(bytes, headers, extents, 0))
+    }
+
+    /// Puts a file together. `bias`: what was added to the pointers of its dynamic section, if it came from memory.
+    fn assemble(bytes: FileBytes, headers: Headers, extents: Vec<Extent>, bias: u64) -> ElfFile {
         let own_tables = tables_by_sections(&bytes, &headers);
         let mut file = ElfFile {
             bytes,
@@ -105,9 +117,14 @@ impl ElfFile {
             own_tables,
             functions: OnceLock::new(),
             objects: OnceLock::new(),
+            eh_frame: OnceLock::new(),
+            debug_frame: OnceLock::new(),
         };
         file.build_id = file.find_build_id();
-        Ok(file)
+        if file.own_tables.is_empty() {
+            file.own_tables.extend(file.table_by_dynamic(bias));
+        }
+        file
     }
 
     fn find_build_id(&self) -> Option<Vec<u8>> {
@@ -155,7 +172,15 @@ impl ElfFile {
     pub fn symbol_at(&self, at: Vaddr) -> Option<Symbol> {
         let index = self.functions.get_or_init(|| Index::build(self.tables(), Wanted::Functions, |n| self.code_end(n)));
         let found = index.find(self.tables(), at.0)?;
-        Some(found.symbol)
+        if found.sized {
+            return Some(found.symbol);
+        }
+        // assembly gave no size: call frame information must not say that another function begins or this one ends between
+        let same = match self.frame_description_at(at) {
+            Some(covers) => covers.contains(&found.symbol.vaddr.0),
+            None => self.frame_description_at(found.symbol.vaddr).is_none(),
+        };
+        same.then_some(found.symbol)
     }
 
     /// The data object whose extent holds `at`.
@@ -163,6 +188,64 @@ impl ElfFile {
     pub fn object_at(&self, at: Vaddr) -> Option<Symbol> {
         let index = self.objects.get_or_init(|| Index::build(self.tables(), Wanted::Objects, |_| None));
         index.find(self.tables(), at.0).map(|f| f.symbol)
+    }
+
+    /// What call frame information says of `at`: `.eh_frame` first, then `.debug_frame`.
+    #[must_use]
+    pub fn unwind_row(&self, at: Vaddr, scratch: &mut RowScratch) -> Option<UnwindRow> {
+        self.eh_frame().and_then(|s| s.row(at, scratch)).or_else(|| self.debug_frame().and_then(|s| s.row(at, scratch)))
+    }
+
+    /// The addresses of the frame description that covers `at`: usually one function, or its hot or cold part.
+    #[must_use]
+    pub fn frame_description_at(&self, at: Vaddr) -> Option<Range<u64>> {
+        self.eh_frame().and_then(|s| s.covers(at)).or_else(|| self.debug_frame().and_then(|s| s.covers(at)))
+    }
+
+    fn eh_frame(&self) -> Option<&FrameSection> {
+        self.eh_frame.get_or_init(|| self.open_eh_frame()).as_ref()
+    }
+
+    /// Finds `.eh_frame` as the running program does, by `PT_GNU_EH_FRAME`; its section header only tells its end.
+    fn open_eh_frame(&self) -> Option<FrameSection> {
+        let section = self.headers.section(&self.bytes, ".eh_frame").filter(|s| s.kind != SHT_NOBITS);
+        let hdr = self.headers.eh_frame_hdr.and_then(|part| {
+            let range = self.range_at(Vaddr(part.vaddr), None)?;
+            let size = usize::try_from(part.size).ok()?.min(range.len());
+            let range = range.start..range.start.checked_add(size)?;
+            Some((EhFrameHdr::parse(self.bytes.get(range.clone())?, part.vaddr)?, range, part.vaddr))
+        });
+        let Some((hdr, at, base)) = hdr else {
+            let section = section?;
+            let range = self.headers.bytes_of(&self.bytes, section)?;
+            return Some(FrameSection::eh(self.bytes.clone(), range, section.vaddr, None));
+        };
+        let range = match section.filter(|s| s.vaddr == hdr.eh_frame) {
+            Some(section) => self.headers.bytes_of(&self.bytes, section)?,
+            None => self.range_at(Vaddr(hdr.eh_frame), None)?,
+        };
+        let table = hdr.table.map(|t| (at.start + t.start..at.start + t.end, base));
+        Some(FrameSection::eh(self.bytes.clone(), range, hdr.eh_frame, table))
+    }
+
+    fn debug_frame(&self) -> Option<&FrameSection> {
+        self.debug_frame
+            .get_or_init(|| {
+                let section = self.headers.section(&self.bytes, ".debug_frame")?;
+                let range = self.headers.bytes_of(&self.bytes, section)?;
+                Some(FrameSection::debug(self.bytes.clone(), range))
+            })
+            .as_ref()
+    }
+
+    /// Which bytes of the file stand at `at`: `len` of them, or all to the end of the segment.
+    fn range_at(&self, at: Vaddr, len: Option<usize>) -> Option<Range<usize>> {
+        self.extents.iter().find_map(|e| {
+            let skip = usize::try_from(at.0.checked_sub(e.vaddr)?).ok()?;
+            let from = e.bytes.start.checked_add(skip).filter(|f| *f < e.bytes.end)?;
+            let to = len.map_or(Some(e.bytes.end), |n| from.checked_add(n)).filter(|t| *t <= e.bytes.end)?;
+            Some(from..to)
+        })
     }
 
     /// The end of an executable section, by its number.

@@ -62,3 +62,92 @@ fn every_cut_of_a_file_is_parsed_or_refused() {
         }
     }
 }
+
+/// The memory of this test process.
+struct Myself(File);
+
+impl crate::memory::Memory for Myself {
+    fn read(&self, at: crate::units::Addr, buf: &mut [u8]) -> Result<(), crate::memory::ReadError> {
+        use std::os::unix::fs::FileExt;
+        self.0.read_exact_at(buf, at.0).map_err(|_| crate::memory::ReadError::Unmapped(at))
+    }
+}
+
+fn mapped(what: &str) -> (crate::units::Addr, u64) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let spans: Vec<(u64, u64)> = maps
+        .lines()
+        .filter(|l| l.contains(what))
+        .map(|l| {
+            let (from, to) = l.split_once(' ').unwrap().0.split_once('-').unwrap();
+            (u64::from_str_radix(from, 16).unwrap(), u64::from_str_radix(to, 16).unwrap())
+        })
+        .collect();
+    (crate::units::Addr(spans[0].0), spans.last().unwrap().1 - spans[0].0)
+}
+
+#[test]
+fn the_vdso_is_read_from_memory() {
+    let (base, span) = mapped("[vdso]");
+    let vdso = ElfFile::from_memory(&Myself(File::open("/proc/self/mem").unwrap()), base, span).unwrap();
+    let clock = vdso.find_symbol("__vdso_clock_gettime").unwrap();
+    assert!(vdso.symbol_at(clock.vaddr).is_some());
+    let row = vdso.unwind_row(clock.vaddr, &mut RowScratch::new()).unwrap();
+    assert_eq!(row.cfa, CfaRule::Register(crate::arch::x86_64::RSP, 8));
+    assert!(vdso.build_id().is_some());
+}
+
+#[test]
+fn a_library_in_memory_reads_as_its_file_does() {
+    let (base, span) = mapped("libc.so");
+    let memory = ElfFile::from_memory(&Myself(File::open("/proc/self/mem").unwrap()), base, span).unwrap();
+    let file = libc();
+    assert_eq!(memory.build_id(), file.build_id());
+    assert_eq!(memory.segments(), file.segments());
+    for name in ["pthread_mutex_lock", "qsort", "environ", "pthread_cond_wait", "clone"] {
+        assert_eq!(memory.find_symbol(name), file.find_symbol(name), "{name}");
+    }
+    let mut scratch = RowScratch::new();
+    let qsort = file.find_symbol("qsort").unwrap();
+    for into in 0..qsort.size {
+        let at = Vaddr(qsort.vaddr.0 + into);
+        assert_eq!(memory.unwind_row(at, &mut scratch), file.unwind_row(at, &mut scratch));
+    }
+    assert_eq!(memory.symbol_at(qsort.vaddr), file.symbol_at(qsort.vaddr));
+}
+
+#[test]
+fn without_section_headers_the_dynamic_section_and_the_search_table_do() {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let path = maps.lines().filter_map(|l| l.split_whitespace().nth(5)).find(|p| p.contains("libc.so")).unwrap();
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[40..48].fill(0);
+    bytes[60..64].fill(0);
+    let bare = ElfFile::parse(FileBytes::owned(bytes)).unwrap();
+    let whole = libc();
+    let lock = whole.find_symbol("pthread_mutex_lock").unwrap();
+    assert_eq!(bare.find_symbol("pthread_mutex_lock"), Some(lock.clone()));
+    assert_eq!(bare.build_id(), whole.build_id());
+    let mut scratch = RowScratch::new();
+    let row = bare.unwind_row(lock.vaddr, &mut scratch);
+    assert!(row.is_some());
+    assert_eq!(row, whole.unwind_row(lock.vaddr, &mut scratch));
+}
+
+#[test]
+fn a_search_table_and_a_linear_index_find_the_same_rows() {
+    let libc = libc();
+    let section = libc.headers.section(&libc.bytes, ".eh_frame").unwrap();
+    let range = libc.headers.bytes_of(&libc.bytes, section).unwrap();
+    let linear = FrameSection::eh(libc.bytes.clone(), range, section.vaddr, None);
+    let code = libc.segments().iter().find(|s| s.executable).unwrap();
+    let mut scratch = RowScratch::new();
+    let mut rows = 0;
+    for at in (code.vaddr.0..code.vaddr.0 + code.memory_size).step_by(97).map(Vaddr) {
+        let row = libc.unwind_row(at, &mut scratch);
+        assert_eq!(row, linear.row(at, &mut scratch), "{at:?}");
+        assert_eq!(row.as_ref().map(|r| r.covers.clone()), libc.frame_description_at(at));
+        rows += usize::from(row.is_some());
+    }
+    assert!(rows > 1000);
+}

@@ -2,10 +2,17 @@
 //!
 //! Knows nothing of runtimes. Reads only stacks and CFI.
 
+mod fallback;
+mod rules;
+mod walk;
+mod window;
+
 use crate::arch::RegisterFile;
 use crate::memory::Memory;
 use crate::snapshot::{Pc, Snapshot};
+use crate::target::ThreadState;
 use crate::units::{Addr, ModuleIx};
+use walk::Walker;
 
 /// How a frame was found; ordered from guess to certainty.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -62,8 +69,41 @@ pub struct Stack {
 /// Frames a walk gives at most.
 pub const MAX_FRAMES: usize = 4096;
 
+/// Threads below which one core does all the work.
+const FEW: usize = 32;
+
+/// Workers at most.
+const WORKERS: usize = 8;
+
 /// Unwinds every thread of `snapshot`, in its order.
 #[must_use]
-pub fn unwind_all(snapshot: &Snapshot, _memory: &(dyn Memory + Sync)) -> Vec<Stack> {
-    snapshot.threads.iter().map(|_| Stack { frames: Vec::new(), end: StackEnd::NoRegisters }).collect()
+pub fn unwind_all(snapshot: &Snapshot, memory: &(dyn Memory + Sync)) -> Vec<Stack> {
+    let threads = &snapshot.threads;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS);
+    let unwind = |some: &[ThreadState]| {
+        let mut walker = Walker::new(snapshot, memory);
+        some.iter().map(|t| unwind_thread(&mut walker, t)).collect::<Vec<_>>()
+    };
+    if threads.len() < FEW || cores == 1 {
+        return unwind(threads);
+    }
+    let share = threads.len().div_ceil(cores);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = threads.chunks(share).map(|some| (some, scope.spawn(|| unwind(some)))).collect();
+        let mut stacks = Vec::with_capacity(threads.len());
+        for (some, worker) in workers {
+            match worker.join() {
+                Ok(done) => stacks.extend(done),
+                Err(_) => stacks.extend(some.iter().map(|_| Stack { frames: Vec::new(), end: StackEnd::Lost })),
+            }
+        }
+        stacks
+    })
+}
+
+fn unwind_thread(walker: &mut Walker<'_>, thread: &ThreadState) -> Stack {
+    match &thread.registers {
+        Some(registers) => walker.walk(registers.file),
+        None => Stack { frames: Vec::new(), end: StackEnd::NoRegisters },
+    }
 }
