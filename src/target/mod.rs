@@ -188,7 +188,7 @@ pub enum TargetError {
         remedy: String,
     },
     /// A CPU or word size we do not read.
-    #[error("{what} is a {found} {kind}; hangscope reads 64-bit x86_64 ones")]
+    #[error("{what} is {} {found} {kind}; hangscope reads 64-bit x86_64 ones", article(.found))]
     WrongArch {
         /// The process or file.
         what: String,
@@ -222,4 +222,9 @@ pub enum TargetError {
         #[source]
         source: std::io::Error,
     },
+}
+
+/// The indefinite article before `word`.
+fn article(word: &str) -> &'static str {
+    if word.starts_with(['a', 'e', 'i', 'o', 'x']) { "an" } else { "a" }
 }
