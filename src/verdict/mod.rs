@@ -2,18 +2,25 @@
 //!
 //! Knows nothing of formats: it gives words, the report lays them out.
 
+mod headline;
+mod knot;
 mod movement;
 pub mod patterns;
+mod stall;
+#[cfg(test)]
+mod tests;
 mod voice;
 
 pub use movement::Movement;
 pub use voice::{Voice, plain};
 
-use crate::facts::{Certainty, Facts, Hold, ResourceId, Timeout};
+use crate::facts::{Certainty, Facts, Hold, Holder, ResourceId, Timeout};
 use crate::graph::{Graph, Step};
 use crate::snapshot::Snapshot;
 use crate::units::{ThreadRef, Tid};
 use crate::unwind::Stack;
+use patterns::{Scene, Shape};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a verdict rests on: one instant of one or more processes, and what moved since an earlier one.
 #[derive(Clone, Copy)]
@@ -207,34 +214,12 @@ impl Verdict {
 /// Judges a look.
 #[must_use]
 pub fn judge(look: &Look<'_>) -> Verdict {
-    let proven = |steps: &&Vec<Step>| {
-        steps.iter().all(|s| {
-            look.graph.waits.get(&s.thread).is_some_and(|w| matches!(w.timeout, Timeout::None | Timeout::Periodic))
-        })
-    };
-    let cycles: Vec<Cycle> = look
-        .graph
-        .cycles
-        .iter()
-        .filter(proven)
-        .map(|steps| Cycle {
-            pattern: "other",
-            certainty: Certainty::Recorded,
-            explanation: String::new(),
-            advice: String::new(),
-            steps: steps.clone(),
-        })
-        .collect();
-    let kind = match cycles.first() {
-        Some(c) if c.steps.len() > 1 => Kind::Deadlock,
-        Some(_) => Kind::SelfDeadlock,
-        None => Kind::Idle,
-    };
-    Verdict {
-        kind,
+    let voice = Voice::new(look.graph, look.facts, look.snapshots, look.stacks);
+    let mut verdict = Verdict {
+        kind: Kind::Idle,
         certainty: None,
-        headline: kind.word().to_uppercase(),
-        cycles,
+        headline: String::new(),
+        cycles: Vec::new(),
         orphans: Vec::new(),
         stalls: Vec::new(),
         blocked_behind: Vec::new(),
@@ -243,5 +228,153 @@ pub fn judge(look: &Look<'_>) -> Verdict {
         notes: Vec::new(),
         partial: look.partial,
         looks: if look.movement.is_some() { 2 } else { 1 },
+    };
+    verdict.take_cycles(look, &voice);
+    verdict.take_knots(look, &voice);
+    verdict.cycles.sort_by_key(|c| std::cmp::Reverse(c.certainty));
+    verdict.take_orphans(look, &voice);
+    if verdict.cycles.is_empty() && verdict.orphans.is_empty() {
+        verdict.take_stalls(look, &voice);
+    }
+    verdict.queue_up(look);
+    verdict.decide(look);
+    verdict.headline = headline::of(&verdict, look, &voice);
+    verdict
+}
+
+/// Whether a wait ends by itself.
+fn ends_by_itself(timeout: Timeout) -> bool {
+    matches!(timeout, Timeout::Some | Timeout::Seconds(_))
+}
+
+impl Verdict {
+    fn add_cycle(&mut self, look: &Look<'_>, voice: &Voice<'_>, steps: Vec<Step>) {
+        let scene = Scene { look, voice, shape: Shape::Cycle(&steps), inferred: &self.inferred_holds };
+        let (pattern, story) = scene.told();
+        let certainty = scene.certainty();
+        self.root_causes.push(RootCause { thread: story.culprit, pattern, explanation: story.explanation.clone() });
+        self.cycles.push(Cycle { pattern, certainty, explanation: story.explanation, advice: story.advice, steps });
+    }
+
+    fn take_cycles(&mut self, look: &Look<'_>, voice: &Voice<'_>) {
+        for steps in &look.graph.cycles {
+            let timed =
+                steps.iter().find(|s| look.graph.waits.get(&s.thread).is_some_and(|w| ends_by_itself(w.timeout)));
+            match timed {
+                None => self.add_cycle(look, voice, steps.clone()),
+                Some(step) => self.notes.push(format!(
+                    "{} threads wait for each other, but {} waits with a time-out: not a deadlock, it will break the cycle",
+                    steps.len(),
+                    voice.thread(step.thread)
+                )),
+            }
+        }
+    }
+
+    fn take_knots(&mut self, look: &Look<'_>, voice: &Voice<'_>) {
+        let told: BTreeSet<ThreadRef> = self.cycles.iter().flat_map(|c| c.steps.iter().map(|s| s.thread)).collect();
+        for knot in knot::find(look) {
+            // behind a cycle everything seems knotted: what the cycle explains is not told twice
+            if knot.steps.iter().any(|s| told.contains(&s.thread)) || knot.needs_any(look, &told) {
+                continue;
+            }
+            self.inferred_holds.extend(knot.holds);
+            self.add_cycle(look, voice, knot.steps);
+        }
+    }
+
+    fn take_orphans(&mut self, look: &Look<'_>, voice: &Voice<'_>) {
+        for (id, holds) in &look.graph.holds {
+            let Some((owner, certainty)) = holds.iter().find_map(|h| match h.holder {
+                Holder::Gone(_, tid) => Some((tid, h.certainty)),
+                _ => None,
+            }) else {
+                continue;
+            };
+            let waiters: Vec<ThreadRef> = look
+                .graph
+                .waits
+                .values()
+                .filter(|w| w.on == *id && look.graph.needs_holders(w) && !ends_by_itself(w.timeout))
+                .map(|w| w.thread)
+                .collect();
+            if waiters.is_empty() {
+                continue;
+            }
+            let shape = Shape::Orphan { resource: *id, owner, waiters: &waiters };
+            let (pattern, story) = Scene { look, voice, shape, inferred: &[] }.told();
+            self.root_causes.push(RootCause { thread: None, pattern, explanation: story.explanation.clone() });
+            self.orphans.push(Orphan {
+                resource: *id,
+                owner,
+                waiters,
+                pattern,
+                certainty,
+                explanation: story.explanation,
+                advice: story.advice,
+            });
+        }
+    }
+
+    fn take_stalls(&mut self, look: &Look<'_>, voice: &Voice<'_>) {
+        self.stalls = stall::find(look, voice);
+        for stall in &self.stalls {
+            self.root_causes.push(RootCause {
+                thread: Some(stall.root),
+                pattern: stall.pattern,
+                explanation: stall.explanation.clone(),
+            });
+        }
+    }
+
+    /// Threads that wait, directly or through others, for one that is stuck: each behind the one it reaches first.
+    fn queue_up(&mut self, look: &Look<'_>) {
+        let mut stuck: BTreeMap<ThreadRef, ThreadRef> = BTreeMap::new();
+        for t in self.cycles.iter().flat_map(|c| c.steps.iter().map(|s| s.thread)) {
+            stuck.insert(t, t);
+        }
+        for t in self.stalls.iter().map(|s| s.root) {
+            stuck.insert(t, t);
+        }
+        for orphan in &self.orphans {
+            let first = orphan.waiters.first().copied();
+            for t in &orphan.waiters {
+                stuck.insert(*t, first.unwrap_or(*t));
+            }
+        }
+        loop {
+            let mut more: Vec<(ThreadRef, ThreadRef)> = Vec::new();
+            for t in look.graph.waits.keys().filter(|t| !stuck.contains_key(t)) {
+                if let Some(behind) = look.graph.blockers(*t).iter().find_map(|b| stuck.get(b)) {
+                    more.push((*t, *behind));
+                }
+            }
+            if more.is_empty() {
+                break;
+            }
+            stuck.extend(more);
+        }
+        self.blocked_behind =
+            stuck.into_iter().filter(|(t, b)| t != b).map(|(thread, behind)| Behind { thread, behind }).collect();
+    }
+
+    fn decide(&mut self, look: &Look<'_>) {
+        let cycle = self.cycles.iter().find(|c| c.steps.len() > 1);
+        (self.kind, self.certainty) = if let Some(cycle) = cycle {
+            (Kind::Deadlock, Some(cycle.certainty))
+        } else if let Some(cycle) = self.cycles.first() {
+            (Kind::SelfDeadlock, Some(cycle.certainty))
+        } else if let Some(orphan) = self.orphans.first() {
+            (Kind::OrphanedLock, Some(orphan.certainty))
+        } else if let Some(stall) = self.stalls.first() {
+            (Kind::Stalled, stall.certainty)
+        } else if stall::threads(look).iter().any(|t| stall::doing(look, *t) == stall::Doing::Runs) {
+            (Kind::Busy, None)
+        } else {
+            (Kind::Idle, None)
+        };
+        if self.looks == 1 && !self.kind.is_stuck() {
+            self.notes.push("this is one look: it cannot tell hung from slow".to_owned());
+        }
     }
 }

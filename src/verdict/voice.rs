@@ -212,6 +212,17 @@ pub(super) fn noun(kind: ResourceKind) -> &'static str {
     }
 }
 
+/// A phrase as the beginning of a sentence: `thread 4` becomes `Thread 4`. A symbol's name stays as it is written.
+#[must_use]
+pub(super) fn capital(phrase: &str) -> String {
+    let ours = ["the ", "thread ", "a ", "an "].iter().any(|word| phrase.starts_with(word));
+    let mut chars = phrase.chars();
+    match chars.next() {
+        Some(first) if ours => first.to_uppercase().chain(chars).collect(),
+        _ => phrase.to_owned(),
+    }
+}
+
 /// A name from the target made harmless: no control characters, bounded. Names are bytes of someone else's memory.
 #[must_use]
 pub fn plain(name: &str) -> String {

@@ -1,3 +1,302 @@
-//! Patterns: what kind of mistake a cycle is, why nobody can go on, and what to change. One file each.
+//! Patterns: what kind of mistake a hang is, why nobody can go on, and what to change. One file each.
 //!
-//! A pattern looks at a cycle of the graph and at the frames between taking and waiting; it never makes or breaks one.
+//! A pattern looks at a cycle (or an orphan, or a stalled chain) and at the frames between taking and waiting; it never
+//! makes or breaks one. Several may fit: the first of [`ALL`] that does is told. Its order is from the most particular to
+//! the most general:
+//!
+//! 1. `dead-owner` alone speaks of orphans;
+//! 2. `non-reentrant-relock` alone speaks of cycles of one;
+//! 3. `gil-held-across-wait` before `join-while-holding`: with the GIL held, the GIL is what to let go of;
+//! 4. `callback-under-lock` before `lock-order-inversion`: where the lock is held by an API that calls back, the callback is
+//!    what to change; otherwise the order is;
+//! 5. `io-wait`, `peer-wait`, `gpu-wait` speak of stalled chains;
+//! 6. `other` fits everything.
+
+mod callback_under_lock;
+mod dead_owner;
+mod gil_held_across_wait;
+mod join_while_holding;
+mod lock_order_inversion;
+mod non_reentrant_relock;
+mod other;
+mod outside_wait;
+
+use super::{Look, Voice};
+use crate::facts::{Certainty, Hold, Mode, ResourceId, ResourceKind, Wait};
+use crate::graph::Step;
+use crate::units::{FrameIx, ThreadRef, Tid};
+
+/// One pattern.
+pub struct Pattern {
+    /// The contract's word.
+    pub word: &'static str,
+    /// Recognises it and tells it.
+    pub tell: fn(&Scene<'_>) -> Option<Story>,
+}
+
+/// Every pattern, most particular first.
+pub const ALL: &[Pattern] = &[
+    dead_owner::PATTERN,
+    non_reentrant_relock::PATTERN,
+    gil_held_across_wait::PATTERN,
+    join_while_holding::PATTERN,
+    callback_under_lock::PATTERN,
+    lock_order_inversion::PATTERN,
+    outside_wait::GPU,
+    outside_wait::PEER,
+    outside_wait::IO,
+    other::PATTERN,
+];
+
+/// What a pattern says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Story {
+    /// Why nobody can go on. Sentences.
+    pub explanation: String,
+    /// What to change. Sentences.
+    pub advice: String,
+    /// Whose doing it is, where one thread is to be named.
+    pub culprit: Option<ThreadRef>,
+}
+
+/// What there is to recognise.
+#[derive(Clone, Copy)]
+pub enum Shape<'a> {
+    /// A cycle, one step per thread.
+    Cycle(&'a [Step]),
+    /// A lock whose owner does not exist.
+    Orphan {
+        /// The lock.
+        resource: ResourceId,
+        /// Who held it.
+        owner: Tid,
+        /// Who waits for it.
+        waiters: &'a [ThreadRef],
+    },
+    /// A chain of waits that ends in a thread that does not move.
+    Chain {
+        /// That thread.
+        root: ThreadRef,
+        /// What it holds and others wait for, most waited for first. Empty where it is in the way of nobody.
+        holds: &'a [ResourceId],
+        /// How many wait behind it.
+        behind: usize,
+    },
+}
+
+/// A shape and everything needed to tell its story.
+pub struct Scene<'a> {
+    /// The instant.
+    pub look: &'a Look<'a>,
+    /// How things are called.
+    pub voice: &'a Voice<'a>,
+    /// What there is to recognise.
+    pub shape: Shape<'a>,
+    /// Holds deduced by elimination.
+    pub inferred: &'a [Hold],
+}
+
+impl<'a> Scene<'a> {
+    /// The first pattern that fits, and its story.
+    #[must_use]
+    pub fn told(&self) -> (&'static str, Story) {
+        let first = ALL.iter().find_map(|p| (p.tell)(self).map(|story| (p.word, story)));
+        first.unwrap_or_else(|| ("other", Story { explanation: String::new(), advice: String::new(), culprit: None }))
+    }
+
+    /// The steps of a cycle; none for other shapes.
+    #[must_use]
+    pub fn steps(&self) -> &'a [Step] {
+        match self.shape {
+            Shape::Cycle(steps) => steps,
+            Shape::Orphan { .. } | Shape::Chain { .. } => &[],
+        }
+    }
+
+    /// The steps with the resource each one's thread holds: what the step before it waits for.
+    pub fn holding(&self) -> impl Iterator<Item = (Step, ResourceId)> + '_ {
+        let steps = self.steps();
+        steps.iter().enumerate().filter_map(|(i, s)| {
+            let before = steps.get((i + steps.len() - 1) % steps.len().max(1))?;
+            Some((*s, before.waits_for))
+        })
+    }
+
+    /// A resource's kind.
+    #[must_use]
+    pub fn kind(&self, id: ResourceId) -> ResourceKind {
+        self.look.graph.resource(id).map_or(ResourceKind::Unknown, |r| r.kind)
+    }
+
+    /// A thread's wait.
+    #[must_use]
+    pub fn wait(&self, t: ThreadRef) -> Option<&'a Wait> {
+        self.look.graph.waits.get(&t)
+    }
+
+    /// The hold of `id` by `t`, a decoder's or a deduced one.
+    #[must_use]
+    pub fn hold(&self, id: ResourceId, t: ThreadRef) -> Option<&'a Hold> {
+        let deduced = || self.inferred.iter().find(|h| h.of == id && h.holder == crate::facts::Holder::Thread(t));
+        self.look.graph.hold(id, t).or_else(deduced)
+    }
+
+    /// That of the weakest hold of the cycle.
+    #[must_use]
+    pub fn certainty(&self) -> Certainty {
+        let each =
+            self.steps().iter().map(|s| self.hold(s.waits_for, s.held_by).map_or(Certainty::Inferred, |h| h.certainty));
+        each.min().unwrap_or(Certainty::Inferred)
+    }
+
+    /// The native frame of `t`, outside the frame that waits, whose symbol is one of `names`; the innermost such.
+    #[must_use]
+    pub fn caller_named(&self, t: ThreadRef, names: &[&str]) -> Option<FrameIx> {
+        let after = self.wait(t).map_or(0, |w| w.frame.0);
+        let frames = self.voice.stack(t)?.frames.len();
+        (after..u32::try_from(frames).ok()?)
+            .map(FrameIx)
+            .find(|f| self.voice.symbol(t, *f).is_some_and(|s| names.contains(&s.as_str())))
+    }
+
+    /// What `dl_iterate_phdr`, `dlopen` and their like called on `t`: the frame just inside `api`, by its name where it has
+    /// one. Frames of `api`'s own module are passed over.
+    #[must_use]
+    pub fn called_back(&self, t: ThreadRef, api: FrameIx) -> Option<String> {
+        let own = self.voice.module(t, api);
+        let least = self.wait(t).map_or(0, |w| w.frame.0);
+        (least..api.0).rev().map(FrameIx).find_map(|f| {
+            let module = self.voice.module(t, f);
+            if module == own || module.as_deref().is_some_and(is_loader) {
+                return None;
+            }
+            match (self.voice.symbol(t, f), module) {
+                (Some(name), Some(module)) => Some(format!("{name} ({module})")),
+                (Some(name), None) => Some(name),
+                (None, Some(module)) => Some(format!("a function of {module}")),
+                (None, None) => Some("generated code".to_owned()),
+            }
+        })
+    }
+
+    /// The innermost Python frame of `t` as `function (file:line)`.
+    #[must_use]
+    pub fn python_place(&self, t: ThreadRef) -> Option<String> {
+        self.voice.managed(t)?.frames.first().map(place)
+    }
+
+    /// The Python frame that took `hold`, as `function (file:line)`.
+    #[must_use]
+    pub fn taken_place(&self, hold: &Hold) -> Option<String> {
+        let crate::facts::Holder::Thread(t) = hold.holder else { return None };
+        self.voice.managed(t)?.frames.get(hold.taken_at_managed? as usize).map(place)
+    }
+
+    /// ` (inferred)` where the hold is; nothing where it is proven. For the middle of a sentence.
+    #[must_use]
+    pub fn doubt(&self, id: ResourceId, t: ThreadRef) -> &'static str {
+        match self.hold(id, t).map(|h| h.certainty) {
+            Some(Certainty::Recorded | Certainty::Witnessed) => "",
+            Some(Certainty::Inferred) | None => " (inferred)",
+        }
+    }
+
+    /// `thread 402 “MainThread” holds the GIL and waits for ipc_import_mutex`, step by step, as one sentence.
+    #[must_use]
+    pub fn round(&self) -> String {
+        let parts: Vec<String> = self
+            .holding()
+            .map(|(step, holds)| {
+                let who = self.voice.thread(step.thread);
+                let waits = self.voice.waits(step.waits_for);
+                match self.kind(holds) {
+                    // nobody "holds" his own end or a signal he might give
+                    ResourceKind::ThreadExit | ResourceKind::PythonThread => format!("{who} {waits}"),
+                    _ if self.signals(step.thread, holds) => format!("{who} could signal it but {waits}"),
+                    _ => {
+                        format!("{who} holds {}{} and {waits}", self.voice.name(holds), self.doubt(holds, step.thread))
+                    }
+                }
+            })
+            .collect();
+        parts.join(", ")
+    }
+
+    /// Whether `t` is not the holder of `id` but one who could end the wait for it.
+    #[must_use]
+    pub fn signals(&self, t: ThreadRef, id: ResourceId) -> bool {
+        self.look.graph.hold(id, t).is_none() && self.hold(id, t).is_some_and(|h| h.mode == Mode::Any)
+    }
+}
+
+/// `function (file.py:88)`; of the path the last part.
+pub(super) fn place(frame: &crate::facts::ManagedFrame) -> String {
+    let file = frame.file.rsplit('/').next().unwrap_or(&frame.file);
+    let line = frame.line.map(|l| format!(":{l}")).unwrap_or_default();
+    format!("{} ({}{line})", super::plain(&frame.function), super::plain(file))
+}
+
+/// Whether a module is the dynamic loader.
+pub(super) fn is_loader(module: &str) -> bool {
+    module.starts_with("ld-")
+        || module.starts_with("ld.so")
+        || module.starts_with("libdl.so")
+        || module.starts_with("libdl-")
+}
+
+/// Whether a kind is something one thread takes and gives back: a lock of any make.
+#[must_use]
+pub fn is_lock(kind: ResourceKind) -> bool {
+    matches!(
+        kind,
+        ResourceKind::Gil
+            | ResourceKind::LoaderLock
+            | ResourceKind::LoaderWriteLock
+            | ResourceKind::LoaderTlsLock
+            | ResourceKind::Mutex
+            | ResourceKind::Rwlock
+            | ResourceKind::Once
+            | ResourceKind::StaticInitGuard
+            | ResourceKind::Spinlock
+            | ResourceKind::AllocatorLock
+            | ResourceKind::StdioLock
+            | ResourceKind::AtforkLock
+            | ResourceKind::ExitLock
+            | ResourceKind::LibcLock
+            | ResourceKind::PythonLock
+            | ResourceKind::PythonRlock
+            | ResourceKind::PythonMutex
+            | ResourceKind::PythonImportLock
+            | ResourceKind::PythonIoLock
+            | ResourceKind::PythonStopTheWorld
+            | ResourceKind::FileLock
+    )
+}
+
+/// Whether a kind is one of the loader's locks.
+#[must_use]
+pub fn is_loader_lock(kind: ResourceKind) -> bool {
+    matches!(kind, ResourceKind::LoaderLock | ResourceKind::LoaderWriteLock | ResourceKind::LoaderTlsLock)
+}
+
+/// Whether a wait for this kind is for another thread to have done something, rather than for a lock.
+#[must_use]
+pub fn is_rendezvous(kind: ResourceKind) -> bool {
+    matches!(
+        kind,
+        ResourceKind::ThreadExit
+            | ResourceKind::PythonThread
+            | ResourceKind::Condvar
+            | ResourceKind::Semaphore
+            | ResourceKind::Barrier
+            | ResourceKind::Futex
+            | ResourceKind::PythonCondition
+            | ResourceKind::PythonEvent
+            | ResourceKind::PythonSemaphore
+            | ResourceKind::PythonQueue
+            | ResourceKind::PythonBarrier
+            | ResourceKind::PythonFuture
+            | ResourceKind::PythonTask
+            | ResourceKind::WorkerPool
+    )
+}

@@ -1,0 +1,158 @@
+//! The one sentence.
+
+use super::patterns::{Scene, Shape};
+use super::{Kind, Look, Verdict, Voice, stall};
+use crate::facts::{Certainty, ResourceKind};
+
+/// Threads a headline names; a longer ring is told by its ends.
+const NAMED: usize = 3;
+
+pub(super) fn of(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
+    match verdict.kind {
+        Kind::Deadlock | Kind::SelfDeadlock => cycle(verdict, look, voice),
+        Kind::OrphanedLock => orphan(verdict, voice),
+        Kind::Stalled => stalled(verdict, look, voice),
+        Kind::Busy => busy(verdict, look),
+        Kind::Idle => idle(verdict, look),
+    }
+}
+
+fn sure(certainty: Option<Certainty>) -> &'static str {
+    match certainty {
+        Some(Certainty::Recorded | Certainty::Witnessed) => "proven",
+        Some(Certainty::Inferred) | None => "inferred",
+    }
+}
+
+fn cycle(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
+    let is_self = verdict.kind == Kind::SelfDeadlock;
+    let Some(cycle) = verdict.cycles.iter().find(|c| is_self || c.steps.len() > 1) else { return String::new() };
+    let sure = sure(Some(cycle.certainty));
+    let scene = Scene { look, voice, shape: Shape::Cycle(&cycle.steps), inferred: &verdict.inferred_holds };
+    let mut out = match cycle.steps.as_slice() {
+        [step] => format!(
+            "SELF-DEADLOCK, {sure}: {} holds {} and waits for it again",
+            voice.thread(step.thread),
+            voice.name(step.waits_for)
+        ),
+        steps if steps.len() <= NAMED => format!("DEADLOCK, {} threads, {sure}: {}", steps.len(), scene.round()),
+        steps => {
+            let first = Scene { shape: Shape::Cycle(steps), ..scene }.round();
+            let first = first.split(", thread ").next().unwrap_or_default().to_owned();
+            format!("DEADLOCK, a ring of {} threads, {sure}: {first}, and so on round to the first", steps.len())
+        }
+    };
+    let queued = queued(verdict);
+    if !queued.is_empty() {
+        out += &format!("; {queued}");
+    }
+    match verdict.cycles.len() - 1 {
+        0 => {}
+        1 => out += "; there is 1 more cycle",
+        n => out += &format!("; there are {n} more cycles"),
+    }
+    out
+}
+
+fn queued(verdict: &Verdict) -> String {
+    match verdict.blocked_behind.len() {
+        0 => String::new(),
+        1 => "1 other thread only waits behind".to_owned() + behind(verdict),
+        n => format!("{n} other threads only wait behind") + behind(verdict),
+    }
+}
+
+fn behind(verdict: &Verdict) -> &'static str {
+    if verdict.kind == Kind::Deadlock { " them" } else { " it" }
+}
+
+fn orphan(verdict: &Verdict, voice: &Voice<'_>) -> String {
+    let Some(orphan) = verdict.orphans.first() else { return String::new() };
+    let who = match orphan.waiters.as_slice() {
+        [one] => format!("{} waits for it", voice.thread(*one)),
+        many => format!("{} threads wait for it", many.len()),
+    };
+    format!(
+        "ORPHANED LOCK, {}: {} is held by tid {}, which is no thread of this process; {who} for ever",
+        sure(Some(orphan.certainty)),
+        voice.name(orphan.resource),
+        orphan.owner
+    )
+}
+
+fn stalled(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
+    let Some(stall) = verdict.stalls.first() else { return String::new() };
+    let label = match stall.pattern {
+        "gpu-wait" => "WAITING FOR THE GPU",
+        "peer-wait" => "WAITING FOR ANOTHER PROCESS",
+        _ if look.graph.waits.get(&stall.root).is_none() => "BLOCKED IN THE KERNEL",
+        _ => "STALLED",
+    };
+    let holds: Vec<String> = {
+        let mut held: Vec<_> = look
+            .graph
+            .held_by(stall.root)
+            .filter(|h| stall.behind.iter().any(|t| look.graph.waits.get(t).is_some_and(|w| w.on == h.of)))
+            .map(|h| voice.name(h.of))
+            .collect();
+        held.dedup();
+        held
+    };
+    let waits = match look.graph.waits.get(&stall.root) {
+        Some(wait) => voice.waits(wait.on),
+        None => match voice.state(stall.root).and_then(|s| s.wchan.as_deref()) {
+            Some(wchan) => format!("is blocked in {}", super::plain(wchan)),
+            None => "is blocked in state D".to_owned(),
+        },
+    };
+    let holds = if holds.is_empty() { String::new() } else { format!("holds {} and ", holds.join(", ")) };
+    let behind = match stall.behind.len() {
+        0 => String::new(),
+        1 => "; 1 thread waits behind it".to_owned(),
+        n => format!("; {n} threads wait behind it"),
+    };
+    let unknown = look
+        .graph
+        .waits
+        .get(&stall.root)
+        .is_some_and(|w| look.graph.needs_holders(w) && look.graph.holders(w.on).is_empty());
+    let unknown = if unknown { ", whose holder is not recorded" } else { "" };
+    format!("{label}, no cycle: {} {holds}{waits}{unknown}{behind}", voice.thread(stall.root))
+}
+
+fn busy(verdict: &Verdict, look: &Look<'_>) -> String {
+    let all = stall::threads(look);
+    let running = all.iter().filter(|t| stall::doing(look, **t) == stall::Doing::Runs).count();
+    let waiting = look
+        .graph
+        .waits
+        .values()
+        .filter(|w| look.graph.resource(w.on).is_some_and(|r| super::patterns::is_lock(r.kind) && !r.idle))
+        .count();
+    let gil =
+        look.graph.waits.values().filter(|w| look.graph.resource(w.on).is_some_and(|r| r.kind == ResourceKind::Gil));
+    let locks = match (waiting, gil.count()) {
+        (0, _) => "none waits for a lock".to_owned(),
+        (n, g) if n == g => format!("{} for the GIL", waits(n)),
+        (n, _) => format!("{} for a lock", waits(n)),
+    };
+    let first = if verdict.looks > 1 { "nothing is stuck" } else { "nothing is seen to be stuck" };
+    format!("BUSY: {first}; {running} of {} run{}, {locks}", threads(all.len()), if running == 1 { "s" } else { "" })
+}
+
+fn idle(verdict: &Verdict, look: &Look<'_>) -> String {
+    let all = stall::threads(look).len();
+    let first = if verdict.looks > 1 { "nothing is stuck" } else { "nothing is seen to be stuck" };
+    match all {
+        1 => format!("IDLE: {first}; the only thread waits for work or for the outside"),
+        n => format!("IDLE: {first}; all {} wait for work or for the outside", threads(n)),
+    }
+}
+
+fn threads(n: usize) -> String {
+    if n == 1 { "1 thread".to_owned() } else { format!("{n} threads") }
+}
+
+fn waits(n: usize) -> String {
+    if n == 1 { "1 waits".to_owned() } else { format!("{n} wait") }
+}

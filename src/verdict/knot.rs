@@ -1,0 +1,143 @@
+//! Knots: threads that wait for a signal any thread could give, where every thread that could give it waits in turn.
+//!
+//! A condition variable has no holder, so no cycle of the graph goes through it. What can be shown is that nobody is left:
+//! the greatest set of threads that can only be woken by threads of the set. It is found by taking away, again and again,
+//! every thread that something outside the set could wake. A set alone is no deadlock (an idle pool is one); a deadlock is
+//! claimed only where a thread of the set holds what another one of it waits for, while it waits for a signal itself.
+
+use super::Look;
+use crate::facts::{Certainty, Evidence, Hold, Holder, Mode, ResourceId, Timeout, Wait, Wakers};
+use crate::graph::Step;
+use crate::units::{ProcessIx, ThreadRef};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A knot: the cycle that shows it, and the holds it deduces.
+pub(super) struct Knot {
+    pub steps: Vec<Step>,
+    pub holds: Vec<Hold>,
+}
+
+impl Knot {
+    /// Whether its threads wait, directly or through others, for a thread of `cycle`: then it is that cycle's victim.
+    pub(super) fn needs_any(&self, look: &Look<'_>, cycle: &BTreeSet<ThreadRef>) -> bool {
+        let mut seen: BTreeSet<ThreadRef> = self.steps.iter().map(|s| s.thread).collect();
+        let mut next: Vec<ThreadRef> = seen.iter().copied().collect();
+        while let Some(t) = next.pop() {
+            for b in look.graph.blockers(t) {
+                if cycle.contains(&b) {
+                    return true;
+                }
+                if seen.insert(b) {
+                    next.push(b);
+                }
+            }
+        }
+        false
+    }
+}
+
+/// The knots of a look, ordered by their first thread.
+pub(super) fn find(look: &Look<'_>) -> Vec<Knot> {
+    let stuck = stuck(look);
+    let mut knots: Vec<Knot> = Vec::new();
+    for (holder, wait) in &look.graph.waits {
+        if !stuck.contains(holder) || wakers(look, wait) != Some(Wakers::AnyThread) {
+            continue;
+        }
+        if let Some(knot) = knot_of(look, &stuck, *holder, wait) {
+            knots.push(knot);
+        }
+    }
+    knots.sort_by(|a, b| a.steps.cmp(&b.steps));
+    knots
+}
+
+/// The knot in which `holder`, which waits for a signal, keeps something another stuck thread needs.
+fn knot_of(look: &Look<'_>, stuck: &BTreeSet<ThreadRef>, holder: ThreadRef, wait: &Wait) -> Option<Knot> {
+    let graph = look.graph;
+    let waiters: Vec<(ThreadRef, ResourceId)> = graph
+        .waits
+        .values()
+        .filter(|w| w.thread != holder && stuck.contains(&w.thread) && graph.blockers(w.thread).contains(&holder))
+        .map(|w| (w.thread, w.on))
+        .collect();
+    // a joiner waits for an end, not for something the holder could let go of: main joining an idle worker is no knot
+    let (second, held) = waiters.iter().copied().find(|(_, on)| !matches!(on, ResourceId::ThreadExit(_)))?;
+    let deduced = Hold {
+        holder: Holder::Thread(second),
+        of: wait.on,
+        mode: Mode::Any,
+        certainty: Certainty::Inferred,
+        taken_at: None,
+        taken_at_managed: None,
+        evidence: vec![Evidence::new(
+            "inferred: no thread is recorded as the one to signal, but every thread that could waits, directly or through \
+             others, for what the waiting thread holds, or for a signal itself",
+        )],
+    };
+    let mut steps = vec![
+        Step { thread: holder, waits_for: wait.on, held_by: second },
+        Step { thread: second, waits_for: held, held_by: holder },
+    ];
+    let first = steps.iter().enumerate().min_by_key(|(_, s)| s.thread).map_or(0, |(i, _)| i);
+    steps.rotate_left(first);
+    Some(Knot { steps, holds: vec![deduced] })
+}
+
+/// The greatest set of threads that only threads of the set could wake.
+pub(super) fn stuck(look: &Look<'_>) -> BTreeSet<ThreadRef> {
+    let graph = look.graph;
+    let mut threads: BTreeMap<ProcessIx, usize> = BTreeMap::new();
+    for (p, snapshot) in look.snapshots.iter().enumerate() {
+        threads.insert(ProcessIx(u32::try_from(p).unwrap_or(u32::MAX)), snapshot.threads.len());
+    }
+    let waits_for_good = |w: &&Wait| {
+        let moved = look.movement.is_some_and(|m| m.moved.contains(&w.thread));
+        match w.timeout {
+            Timeout::None => !moved,
+            // it wakes and sleeps again by itself: that it moved says nothing
+            Timeout::Periodic => true,
+            Timeout::Some | Timeout::Seconds(_) => false,
+        }
+    };
+    let mut stuck: BTreeSet<ThreadRef> = graph.waits.values().filter(waits_for_good).map(|w| w.thread).collect();
+    loop {
+        let mut inside: BTreeMap<ProcessIx, usize> = BTreeMap::new();
+        for t in &stuck {
+            *inside.entry(t.process).or_default() += 1;
+        }
+        let can_be_woken = |t: &ThreadRef| {
+            let Some(wait) = graph.waits.get(t) else { return true };
+            let holders = graph.holders(wait.on);
+            let out = |h: &Hold| match h.holder {
+                Holder::Thread(u) => !stuck.contains(&u),
+                Holder::Gone(..) => false,
+                Holder::Process(_) => true,
+            };
+            match wakers(look, wait) {
+                None | Some(Wakers::Outside) => true,
+                Some(Wakers::AnyThread) => {
+                    // shared memory: any process may signal
+                    let shared = matches!(wait.on, ResourceId::Shared { .. });
+                    shared || inside.get(&t.process) < threads.get(&t.process)
+                }
+                // an unknown holder may let go at any time
+                Some(Wakers::Holders) if holders.is_empty() => true,
+                Some(Wakers::Holders) if wait.mode == Mode::Any => holders.iter().any(out),
+                // it needs all of them: one that cannot let go is enough
+                Some(Wakers::Holders) => holders.iter().all(|h| out(h) || h.holder == Holder::Thread(*t)),
+            }
+        };
+        let woken: Vec<ThreadRef> = stuck.iter().filter(|t| can_be_woken(t)).copied().collect();
+        if woken.is_empty() {
+            return stuck;
+        }
+        for t in woken {
+            stuck.remove(&t);
+        }
+    }
+}
+
+fn wakers(look: &Look<'_>, wait: &Wait) -> Option<Wakers> {
+    look.graph.resource(wait.on).map(|r| r.wakers)
+}

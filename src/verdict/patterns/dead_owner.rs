@@ -1,0 +1,32 @@
+//! `dead-owner`: the lock's owner is not a thread of the process any more.
+
+use super::{Pattern, Scene, Shape, Story};
+use crate::verdict::voice::capital;
+
+pub(super) const PATTERN: Pattern = Pattern { word: "dead-owner", tell };
+
+fn tell(scene: &Scene<'_>) -> Option<Story> {
+    let Shape::Orphan { resource, owner, waiters } = scene.shape else { return None };
+    let voice = scene.voice;
+    let first = waiters.first().copied()?;
+    let pid = voice.snapshot(first).map(|s| s.process.pid.to_string()).unwrap_or_default();
+    let who = if waiters.len() == 1 {
+        format!("{} waits for it", voice.thread(first))
+    } else {
+        format!("{} threads wait for it", waiters.len())
+    };
+    Some(Story {
+        explanation: format!(
+            "{} says that its owner is {owner}, but process {pid} has no thread {owner}: the owner ended while it held \
+             the lock, or stayed behind in the parent at a fork. Only the owner can let go, so {who} for ever.",
+            capital(&voice.thing(resource)),
+        ),
+        advice:
+            "No thread may end, be cancelled, or call fork() while it holds a lock: unlock on every path out of the \
+                 critical section (in C++ a std::lock_guard, in C a cleanup handler). Between processes use a robust \
+                 mutex (PTHREAD_MUTEX_ROBUST, made consistent after EOWNERDEAD) or flock, which the kernel releases. \
+                 In forking programs start the children before the threads, or by spawn or forkserver."
+                .to_owned(),
+        culprit: None,
+    })
+}

@@ -1,0 +1,75 @@
+//! `gil-held-across-wait`: a thread keeps the GIL while it waits for another thread to do something that needs the GIL.
+
+use super::{Pattern, Scene, Shape, Story, is_rendezvous};
+use crate::facts::{ResourceId, ResourceKind};
+use crate::units::ThreadRef;
+use crate::verdict::voice::capital;
+
+pub(super) const PATTERN: Pattern = Pattern { word: "gil-held-across-wait", tell };
+
+const ADVICE: &str = "Let go of the GIL around the wait: Py_BEGIN_ALLOW_THREADS … Py_END_ALLOW_THREADS in C, \
+    py::gil_scoped_release in pybind11, nogil in Cython, Python::detach in PyO3, and ctypes.CDLL instead of ctypes.PyDLL. \
+    Where the wait stands in a destructor, give the bound type a deleter that drops the GIL first.";
+
+fn tell(scene: &Scene<'_>) -> Option<Story> {
+    match scene.shape {
+        Shape::Cycle(_) => cycle(scene),
+        Shape::Chain { root, holds, .. } => chain(scene, root, holds),
+        Shape::Orphan { .. } => None,
+    }
+}
+
+fn cycle(scene: &Scene<'_>) -> Option<Story> {
+    if scene.steps().len() < 2 {
+        return None;
+    }
+    let (step, gil) = scene
+        .holding()
+        .find(|(s, held)| scene.kind(*held) == ResourceKind::Gil && is_rendezvous(scene.kind(s.waits_for)))?;
+    let voice = scene.voice;
+    let me = voice.thread(step.thread);
+    let them = voice.thread(step.held_by);
+    let waiters = scene.look.graph.waiters(gil).count();
+    let gil_name = voice.name(gil);
+    let explanation = if let ResourceId::ThreadExit(joined) = step.waits_for {
+        let joined = voice.thread(joined);
+        format!(
+            "{} joins {joined} and keeps {gil_name} while it waits. {} cannot end: before it returns it needs {gil_name}. \
+             So the join never returns, and {gil_name} is never released.",
+            capital(&me),
+            capital(&joined),
+        )
+    } else {
+        let who = match waiters {
+            0 | 1 => format!("{them}, the only thread that could wake it, waits"),
+            n => format!("{them} waits, and so do all {n} threads that could wake it,"),
+        };
+        format!(
+            "{} keeps {gil_name} while it {}, without a time-out. {} for {gil_name}. Who may signal is nowhere recorded; \
+             that nobody can is inferred: {gil_name} is recorded as held by {me}, and every other thread of the process \
+             waits, directly or through others, for {gil_name} or for a signal only such a thread could give.",
+            capital(&me),
+            voice.waits(step.waits_for),
+            capital(&who),
+        )
+    };
+    Some(Story { explanation, advice: ADVICE.to_owned(), culprit: Some(step.thread) })
+}
+
+fn chain(scene: &Scene<'_>, root: ThreadRef, holds: &[ResourceId]) -> Option<Story> {
+    let gil = holds.iter().find(|h| scene.kind(**h) == ResourceKind::Gil)?;
+    let wait = scene.wait(root).filter(|w| is_rendezvous(scene.kind(w.on)))?;
+    let voice = scene.voice;
+    Some(Story {
+        explanation: format!(
+            "{} keeps {} while it {}. If what it waits for is to be done by a thread that needs {}, this is a deadlock; \
+             other threads exist that could still wake it, so it is not claimed.",
+            capital(&voice.thread(root)),
+            voice.name(*gil),
+            voice.waits(wait.on),
+            voice.name(*gil),
+        ),
+        advice: ADVICE.to_owned(),
+        culprit: Some(root),
+    })
+}

@@ -1,0 +1,76 @@
+//! `lock-order-inversion`: locks taken in different orders (ABBA, or a longer ring).
+
+use super::{Pattern, Scene, Story, is_loader_lock, is_lock};
+use crate::facts::{ResourceId, ResourceKind};
+use crate::verdict::voice::capital;
+
+pub(super) const PATTERN: Pattern = Pattern { word: "lock-order-inversion", tell };
+
+fn tell(scene: &Scene<'_>) -> Option<Story> {
+    let steps = scene.steps();
+    if steps.len() < 2 || !steps.iter().all(|s| is_lock(scene.kind(s.waits_for))) {
+        return None;
+    }
+    let voice = scene.voice;
+    let around = capital(&scene.round());
+    let order = if steps.len() == 2 {
+        "Each took its first lock before the other could, and each wants the other's: neither can go on."
+    } else {
+        "Each wants the lock the next one holds: none can go on."
+    };
+    let mut explanation = format!("{around}. {order}");
+    let mut culprit = steps.first().map(|s| s.thread);
+    let gil = scene.holding().find(|(_, held)| scene.kind(*held) == ResourceKind::Gil);
+    let advice = match gil {
+        // who waits for the GIL took the native lock first: the order is the GIL first
+        Some((holder, gil)) => {
+            let inverted = scene.holding().find(|(s, _)| s.waits_for == gil);
+            if let Some((step, native)) = inverted {
+                culprit = Some(step.thread);
+                let rule = if is_loader_lock(scene.kind(native)) {
+                    "the GIL first, the loader's locks second".to_owned()
+                } else {
+                    format!("the GIL first, {} second, or never both", voice.name(native))
+                };
+                explanation +=
+                    &format!(" The order is {rule}: {} took them the other way round.", voice.thread(step.thread));
+            }
+            gil_advice(scene, holder.waits_for)
+        }
+        None => {
+            let names: Vec<String> = steps.iter().map(|s| voice.name(s.waits_for)).collect();
+            format!(
+                "Take {} in one order everywhere: where both are needed at once, std::scoped_lock(a, b) does it; where \
+                 not, let go of the first before calling code that takes the second. Keep the order when you fix it: \
+                 dropping one of the locks only trades the hang for a race.",
+                list(&names)
+            )
+        }
+    };
+    Some(Story { explanation, advice, culprit })
+}
+
+fn gil_advice(scene: &Scene<'_>, native: ResourceId) -> String {
+    if is_loader_lock(scene.kind(native)) {
+        return "Release the GIL (Py_BEGIN_ALLOW_THREADS, py::gil_scoped_release) around calls that enter the loader: \
+                dlopen, dlsym, dl_iterate_phdr, and drivers that load code. Never take the GIL while a loader lock is \
+                held: not in a dl_iterate_phdr callback, not in a constructor run by dlopen."
+            .to_owned();
+    }
+    let name = scene.voice.name(native);
+    format!(
+        "Never wait for {name} while holding the GIL, and never take the GIL while holding {name}: release the GIL \
+         (Py_BEGIN_ALLOW_THREADS, py::gil_scoped_release) before locking it. In C++, declare the guard that takes the \
+         GIL before the guard of {name}, so that the lock is dropped first and never held while the GIL is waited for. \
+         Keep the lock: dropping it only trades the hang for a race."
+    )
+}
+
+/// `a and b`, `a, b and c`.
+pub(super) fn list(names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => one.clone(),
+        [most @ .., last] => format!("{} and {last}", most.join(", ")),
+    }
+}

@@ -1,0 +1,96 @@
+//! `io-wait`, `peer-wait`, `gpu-wait`: no cycle, but all wait behind a thread that waits for something outside.
+
+use super::{Pattern, Scene, Shape, Story};
+use crate::facts::{ResourceId, ResourceKind, Timeout};
+use crate::units::ThreadRef;
+use crate::verdict::voice::capital;
+
+pub(super) const GPU: Pattern = Pattern { word: "gpu-wait", tell: gpu };
+pub(super) const PEER: Pattern = Pattern { word: "peer-wait", tell: peer };
+pub(super) const IO: Pattern = Pattern { word: "io-wait", tell: io };
+
+fn gpu(scene: &Scene<'_>) -> Option<Story> {
+    tell(
+        scene,
+        |k| matches!(k, ResourceKind::GpuSignal | ResourceKind::GpuQueue | ResourceKind::GpuStream),
+        "Do not hold a lock or the GIL across a wait for the device: synchronise first, then lock. Let no kernel depend on \
+         a later call from the same process. Look at the kernel with the GPU debugger where no host thread is involved.",
+    )
+}
+
+fn peer(scene: &Scene<'_>) -> Option<Story> {
+    tell(
+        scene,
+        |k| matches!(k, ResourceKind::ProcessExit | ResourceKind::FileLock | ResourceKind::Collective),
+        "Look at the process it waits for: hangscope attach takes several PIDs, or --tree, and draws them as one graph. \
+         Drain the child's output before waiting for its end, and close every descriptor that is not needed right after \
+         the fork.",
+    )
+}
+
+fn io(scene: &Scene<'_>) -> Option<Story> {
+    tell(
+        scene,
+        |k| {
+            matches!(
+                k,
+                ResourceKind::Pipe
+                    | ResourceKind::Socket
+                    | ResourceKind::Eventfd
+                    | ResourceKind::Epoll
+                    | ResourceKind::Poll
+                    | ResourceKind::Timer
+                    | ResourceKind::Signal
+                    | ResourceKind::Device
+                    | ResourceKind::FileIo
+            )
+        },
+        "Do not hold a lock or the GIL across a call that waits for the outside: take what is needed, let go, then wait. \
+         Give such calls a time-out.",
+    )
+}
+
+fn tell(scene: &Scene<'_>, of: fn(ResourceKind) -> bool, advice: &str) -> Option<Story> {
+    let Shape::Chain { root, holds, behind } = scene.shape else { return None };
+    let kind = match scene.wait(root) {
+        Some(wait) => scene.kind(wait.on),
+        None if scene.voice.state(root).and_then(|s| s.state) == Some('D') => ResourceKind::FileIo,
+        None => return None,
+    };
+    if !of(kind) {
+        return None;
+    }
+    Some(Story { explanation: chain(scene, root, holds, behind), advice: advice.to_owned(), culprit: Some(root) })
+}
+
+/// `Thread 402 holds the GIL and waits for socket 12; 6 threads wait behind it.`
+pub(super) fn chain(scene: &Scene<'_>, root: ThreadRef, holds: &[ResourceId], behind: usize) -> String {
+    let voice = scene.voice;
+    let who = capital(&voice.thread(root));
+    let held: Vec<String> = holds.iter().map(|h| format!("{}{}", voice.name(*h), scene.doubt(*h, root))).collect();
+    let holds = if held.is_empty() {
+        String::new()
+    } else {
+        format!("holds {} and ", super::lock_order_inversion::list(&held))
+    };
+    let waits = match scene.wait(root) {
+        Some(wait) => {
+            let ends = match wait.timeout {
+                Timeout::Seconds(s) => format!(" for at most {s} s"),
+                Timeout::Some => " with a time-out".to_owned(),
+                Timeout::None | Timeout::Periodic => String::new(),
+            };
+            format!("{}{ends}", voice.waits(wait.on))
+        }
+        None => match voice.state(root).and_then(|s| s.wchan.clone()) {
+            Some(wchan) => format!("is blocked in the kernel, in {}", crate::verdict::plain(&wchan)),
+            None => "is blocked in the kernel (state D)".to_owned(),
+        },
+    };
+    let tail = match behind {
+        0 => String::new(),
+        1 => " 1 thread waits behind it.".to_owned(),
+        n => format!(" {n} threads wait behind it."),
+    };
+    format!("{who} {holds}{waits}.{tail}")
+}

@@ -1,0 +1,163 @@
+//! Chains: a thread waits for a lock, its holder waits for something else, and so on to a thread that waits for nothing
+//! another thread of the run is known to give. Where that thread does not move, all wait behind it.
+
+use super::patterns::{Scene, Shape, is_lock};
+use super::{Look, Stall, Voice};
+use crate::facts::{Certainty, Holder, ResourceId, Timeout};
+use crate::units::{ProcessIx, ThreadRef};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Stalls told at most.
+const MAX_STALLS: usize = 8;
+
+/// What one thread is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Doing {
+    /// It runs, or moved between the looks.
+    Runs,
+    /// It waits, and does not move as far as can be told.
+    Waits,
+    /// It waits for a bounded time.
+    WaitsAWhile,
+    /// Blocked in the kernel where nothing can wake it (state D).
+    Kernel,
+    /// It sleeps, on what is not known.
+    Unknown,
+}
+
+/// What `t` is doing.
+pub(super) fn doing(look: &Look<'_>, t: ThreadRef) -> Doing {
+    let Some(state) = look.snapshots.get(t.process.0 as usize).and_then(|s| s.threads.get(t.thread as usize)) else {
+        return Doing::Unknown;
+    };
+    let wait = look.graph.waits.get(&t);
+    let (moved, ran) = match look.movement {
+        Some(m) => (m.moved.contains(&t), m.ran.contains(&t)),
+        None => (false, state.state == Some('R')),
+    };
+    match wait.map(|w| w.timeout) {
+        // its waking up now and then is part of the wait
+        Some(Timeout::Periodic) => Doing::Waits,
+        Some(Timeout::None) if moved || ran => Doing::Runs,
+        Some(Timeout::None) => Doing::Waits,
+        Some(Timeout::Some | Timeout::Seconds(_)) if ran => Doing::Runs,
+        Some(Timeout::Some | Timeout::Seconds(_)) => Doing::WaitsAWhile,
+        None if moved || ran => Doing::Runs,
+        None if state.state == Some('D') => Doing::Kernel,
+        // registers outside any system call: it was executing
+        None if state.registers.is_some()
+            && state.syscall.is_none()
+            && !matches!(state.state, Some('S' | 'T' | 't' | 'Z')) =>
+        {
+            Doing::Runs
+        }
+        None => Doing::Unknown,
+    }
+}
+
+/// Every thread of the look.
+pub(super) fn threads(look: &Look<'_>) -> Vec<ThreadRef> {
+    let each = |(p, n): (usize, usize)| {
+        let process = ProcessIx(u32::try_from(p).unwrap_or(u32::MAX));
+        (0..u32::try_from(n).unwrap_or(u32::MAX)).map(move |thread| ThreadRef { process, thread })
+    };
+    look.snapshots.iter().map(|s| s.threads.len()).enumerate().flat_map(each).collect()
+}
+
+/// The stalls of a look, the one with the most threads behind it first; and cycles a time-out will break, as notes.
+pub(super) fn find(look: &Look<'_>, voice: &Voice<'_>) -> Vec<Stall> {
+    let graph = look.graph;
+    let mut behind: BTreeMap<ThreadRef, BTreeSet<ThreadRef>> = BTreeMap::new();
+    let mut weakest: BTreeMap<ThreadRef, Certainty> = BTreeMap::new();
+    for wait in graph.waits.values() {
+        let lock = graph.resource(wait.on).is_some_and(|r| is_lock(r.kind) && !r.idle);
+        if !lock || doing(look, wait.thread) != Doing::Waits {
+            continue;
+        }
+        if let Some((root, certainty)) = root_of(look, wait.thread) {
+            if root != wait.thread {
+                behind.entry(root).or_default().insert(wait.thread);
+            } else {
+                behind.entry(root).or_default();
+            }
+            if let Some(c) = certainty {
+                weakest.entry(root).and_modify(|w| *w = (*w).min(c)).or_insert(c);
+            }
+        }
+    }
+    if look.movement.is_some() {
+        // seen twice in state D at the same place: blocked in the kernel, whoever waits behind it
+        for t in threads(look).into_iter().filter(|t| doing(look, *t) == Doing::Kernel) {
+            behind.entry(t).or_default();
+        }
+    }
+    let mut order: Vec<(ThreadRef, BTreeSet<ThreadRef>)> = behind.into_iter().collect();
+    order.sort_by(|a, b| b.1.len().cmp(&a.1.len()).then(a.0.cmp(&b.0)));
+    order.truncate(MAX_STALLS);
+    order
+        .into_iter()
+        .map(|(root, behind)| {
+            let holds = wanted(look, root);
+            let scene =
+                Scene { look, voice, shape: Shape::Chain { root, holds: &holds, behind: behind.len() }, inferred: &[] };
+            let (pattern, story) = scene.told();
+            Stall {
+                root,
+                certainty: weakest.get(&root).copied(),
+                pattern,
+                explanation: story.explanation,
+                advice: story.advice,
+                behind: behind.into_iter().collect(),
+            }
+        })
+        .collect()
+}
+
+/// What `root` holds and somebody waits for, most waited for first.
+fn wanted(look: &Look<'_>, root: ThreadRef) -> Vec<ResourceId> {
+    let mut held: Vec<(usize, ResourceId)> = look
+        .graph
+        .held_by(root)
+        .filter(|h| !matches!(h.of, ResourceId::ThreadExit(_)))
+        .map(|h| (look.graph.waiters(h.of).count(), h.of))
+        .filter(|(n, _)| *n > 0)
+        .collect();
+    held.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+    held.into_iter().map(|(_, id)| id).collect()
+}
+
+/// Where the chain from `from` ends, if in a thread that does not move; and the weakest hold passed on the way.
+fn root_of(look: &Look<'_>, from: ThreadRef) -> Option<(ThreadRef, Option<Certainty>)> {
+    let graph = look.graph;
+    let mut seen = BTreeSet::from([from]);
+    let mut at = from;
+    let mut weakest: Option<Certainty> = None;
+    loop {
+        let wait = graph.waits.get(&at);
+        let next = wait.filter(|w| graph.needs_holders(w)).and_then(|w| {
+            graph.holders(w.on).iter().find_map(|h| match h.holder {
+                Holder::Thread(t) if t != at => Some((t, h.certainty)),
+                _ => None,
+            })
+        });
+        match (doing(look, at), next) {
+            (Doing::Runs, _) => return None,
+            // one look cannot tell a short sleep from a long one, nor what a thread does that nothing is known of
+            (Doing::WaitsAWhile, _) if look.movement.is_none() => return None,
+            (Doing::Unknown, None) if look.movement.is_none() => return None,
+            (_, Some((t, certainty))) => {
+                weakest = Some(weakest.map_or(certainty, |w| w.min(certainty)));
+                if !seen.insert(t) {
+                    // round to a thread seen before: a cycle that a time-out or an uncertain hold keeps from being one
+                    return (look.movement.is_some()).then_some((t, weakest));
+                }
+                at = t;
+            }
+            // a lock whose holder is not known: with one look it may be about to be released; and a GIL nobody holds is
+            // about to be taken by one of its waiters
+            (_, None) if at == from && look.movement.is_none() => return None,
+            (_, None) if wait.is_some_and(|w| w.timeout == Timeout::Periodic) => return None,
+            (_, None) => return Some((at, weakest)),
+        }
+    }
+}
