@@ -5,9 +5,21 @@ use crate::units::Addr;
 use std::collections::BTreeMap;
 
 /// Extents of bytes by address. Extents never overlap; touching ones are joined only when read across.
+///
+/// Bytes read together are kept in the buffer they were read into; extents are views of such buffers.
 #[derive(Default, Clone)]
 pub struct Kept {
-    extents: BTreeMap<u64, Vec<u8>>,
+    buffers: Vec<Vec<u8>>,
+    extents: BTreeMap<u64, Extent>,
+    bytes: usize,
+}
+
+/// A piece of one buffer.
+#[derive(Clone, Copy)]
+struct Extent {
+    buffer: usize,
+    from: usize,
+    len: usize,
 }
 
 impl Kept {
@@ -20,55 +32,82 @@ impl Kept {
     /// Keeps `bytes` as what stood at `at`. Bytes already kept stay as they were: the first reading of an instant
     /// counts.
     pub fn keep(&mut self, at: Addr, bytes: &[u8]) {
-        let mut start = at.0;
-        let mut rest = bytes;
-        while !rest.is_empty() {
+        if !self.covers(at, bytes.len()) {
+            self.keep_buffer(bytes.to_vec(), &[(at, 0, bytes.len())]);
+        }
+    }
+
+    /// Keeps pieces of one buffer, each given as where it stood, where it begins in the buffer, and its length. Nothing
+    /// is copied. Pieces that do not lie in the buffer are passed over; bytes already kept stay as they were.
+    pub fn keep_buffer(&mut self, bytes: Vec<u8>, pieces: &[(Addr, usize, usize)]) {
+        let buffer = self.buffers.len();
+        for (at, from, len) in pieces {
+            if from.checked_add(*len).is_some_and(|end| end <= bytes.len()) {
+                self.add(at.0, Extent { buffer, from: *from, len: *len });
+            }
+        }
+        self.buffers.push(bytes);
+    }
+
+    /// Adds what of the extent is not covered yet.
+    fn add(&mut self, at: u64, extent: Extent) {
+        let Extent { buffer, mut from, len: mut rest } = extent;
+        let mut start = at;
+        while rest > 0 {
             // skip what an extent at or before `start` already covers
-            if let Some((from, had)) = self.extents.range(..=start).next_back() {
-                let end = from.saturating_add(had.len() as u64);
+            if let Some((have, had)) = self.extents.range(..=start).next_back() {
+                let end = have.saturating_add(had.len as u64);
                 if end > start {
-                    let skip = usize::try_from(end - start).unwrap_or(usize::MAX).min(rest.len());
-                    rest = rest.get(skip..).unwrap_or(&[]);
-                    start = end;
+                    let skip = usize::try_from(end - start).unwrap_or(usize::MAX).min(rest);
+                    (from, rest, start) = (from + skip, rest - skip, end);
                     continue;
                 }
             }
-            let room = match self.extents.range(start..).next() {
-                Some((next, _)) => usize::try_from(next - start).unwrap_or(usize::MAX).min(rest.len()),
-                None => rest.len(),
+            let len = match self.extents.range(start..).next() {
+                Some((next, _)) => usize::try_from(next - start).unwrap_or(usize::MAX).min(rest),
+                None => rest,
             };
-            let (now, later) = rest.split_at(room);
-            self.extents.insert(start, now.to_vec());
-            start = start.saturating_add(room as u64);
-            rest = later;
+            self.extents.insert(start, Extent { buffer, from, len });
+            self.bytes += len;
+            (from, rest, start) = (from + len, rest - len, start.saturating_add(len as u64));
         }
     }
 
     /// Whether every byte of the range is kept.
     #[must_use]
     pub fn covers(&self, at: Addr, len: usize) -> bool {
+        self.missing(at, len).is_none()
+    }
+
+    /// The first byte of the range that is not kept.
+    #[must_use]
+    pub fn missing(&self, at: Addr, len: usize) -> Option<Addr> {
         let mut here = at.0;
         let end = at.0.saturating_add(len as u64);
         while here < end {
             match self.extents.range(..=here).next_back() {
-                Some((from, had)) if from.saturating_add(had.len() as u64) > here => {
-                    here = from.saturating_add(had.len() as u64);
+                Some((from, had)) if from.saturating_add(had.len as u64) > here => {
+                    here = from.saturating_add(had.len as u64);
                 }
-                _ => return false,
+                _ => return Some(Addr(here)),
             }
         }
-        true
+        None
     }
 
     /// The extents, ascending: where each starts and its bytes.
     pub fn extents(&self) -> impl Iterator<Item = (Addr, &[u8])> {
-        self.extents.iter().map(|(a, b)| (Addr(*a), b.as_slice()))
+        self.extents.iter().map(|(a, e)| (Addr(*a), self.bytes_of(e)))
+    }
+
+    fn bytes_of(&self, e: &Extent) -> &[u8] {
+        self.buffers.get(e.buffer).and_then(|b| b.get(e.from..e.from.saturating_add(e.len))).unwrap_or(&[])
     }
 
     /// Bytes kept in all.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.extents.values().map(Vec::len).sum()
+        self.bytes
     }
 
     /// Whether nothing is kept.
@@ -87,7 +126,8 @@ impl Memory for Kept {
         while !rest.is_empty() {
             let (from, had) = self.extents.range(..=here).next_back().ok_or(ReadError::Released(Addr(here)))?;
             let skip = usize::try_from(here - from).map_err(|_| ReadError::Released(Addr(here)))?;
-            let bytes = had.get(skip..).filter(|b| !b.is_empty()).ok_or(ReadError::Released(Addr(here)))?;
+            let bytes = self.bytes_of(had).get(skip..).filter(|b| !b.is_empty());
+            let bytes = bytes.ok_or(ReadError::Released(Addr(here)))?;
             let n = bytes.len().min(rest.len());
             let (now, later) = rest.split_at_mut(n);
             now.copy_from_slice(bytes.get(..n).unwrap_or(&[]));
@@ -122,5 +162,24 @@ mod tests {
         let mut b = [0; 8];
         assert_eq!(k.read(Addr(0x1004), &mut b), Err(ReadError::Released(Addr(0x1008))));
         assert_eq!(k.read(Addr(0x900), &mut b), Err(ReadError::Released(Addr(0x900))));
+    }
+
+    #[test]
+    fn pieces_of_one_buffer_overlap_and_overreach() {
+        let mut k = Kept::new();
+        let buffer: Vec<u8> = (0..16).collect();
+        k.keep_buffer(
+            buffer,
+            &[(Addr(0x2000), 4, 4), (Addr(0x2002), 8, 4), (Addr(0x3000), 10, 7), (Addr(0x3000), 15, 1)],
+        );
+        let mut b = [0; 6];
+        k.read(Addr(0x2000), &mut b).unwrap();
+        assert_eq!(b, [4, 5, 6, 7, 10, 11]);
+        assert_eq!(k.missing(Addr(0x2000), 8), Some(Addr(0x2006)));
+        assert_eq!(
+            k.extents().map(|(a, b)| (a.0, b.len())).collect::<Vec<_>>(),
+            [(0x2000, 4), (0x2004, 2), (0x3000, 1)]
+        );
+        assert_eq!(k.len(), 7);
     }
 }

@@ -1,0 +1,149 @@
+//! Files as the target sees them: through its root, checked against the mapping, then by the kernel's own links to what
+//! is mapped.
+
+use crate::memory::FileBytes;
+use crate::target::{Files, Mapping, TargetError};
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::sys::stat::{Mode, fstat, major, minor};
+use nix::sys::statfs::fstatfs;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+/// Opens the files of one process.
+pub(super) struct ProcessFiles {
+    /// `/proc/PID/task/TID` of a living thread.
+    directory: PathBuf,
+    /// Its program, as its own mapping names it.
+    exe: Option<PathBuf>,
+}
+
+impl ProcessFiles {
+    /// For the process one of whose living threads has this `/proc` directory.
+    pub(super) fn new(directory: PathBuf, exe: Option<PathBuf>) -> ProcessFiles {
+        ProcessFiles { directory, exe }
+    }
+
+    /// Opens `path` inside the target's root; links in it, absolute ones too, stay inside that root.
+    fn open_in_root(&self, path: &Path) -> std::io::Result<File> {
+        let root =
+            open(&self.directory.join("root"), OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_IN_ROOT);
+        match openat2(root.as_fd(), path, how) {
+            Ok(fd) => Ok(File::from(fd)),
+            // before Linux 5.6, or cut off by a filter
+            Err(nix::errno::Errno::ENOSYS | nix::errno::Errno::EPERM) => {
+                let relative = path.strip_prefix("/").unwrap_or(path);
+                Ok(File::from(open(&self.directory.join("root").join(relative), flags, Mode::empty())?))
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// The kernel's link to the very file that is mapped; needs `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN`.
+    fn open_mapped(&self, mapping: &Mapping) -> std::io::Result<File> {
+        let name = format!("{:x}-{:x}", mapping.start.0, mapping.end.0);
+        // only the process directory has it, and only while its leader lives
+        let process = self.directory.parent().and_then(Path::parent).unwrap_or(&self.directory);
+        File::open(process.join("map_files").join(name))
+    }
+}
+
+impl Files for ProcessFiles {
+    fn open(&self, mapping: &Mapping) -> Result<FileBytes, TargetError> {
+        let Some(path) = mapping.path.as_deref().filter(|p| p.is_absolute()) else {
+            return Err(failed(Path::new("?"), "no file is mapped there"));
+        };
+        let mut cause = "it was deleted or replaced after it was mapped".to_string();
+        if !mapping.deleted {
+            match self.open_in_root(path) {
+                Ok(file) if is_mapped_file(&file, mapping) => return map(path, &file),
+                Ok(_) => cause = "another file has its name now".to_string(),
+                Err(e) => cause = e.to_string(),
+            }
+        }
+        match self.open_mapped(mapping) {
+            Ok(file) => return map(path, &file),
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                cause.push_str("; as root it can still be read");
+            }
+            Err(_) => {}
+        }
+        if self.exe.as_deref() == Some(path)
+            && let Ok(file) = File::open(self.directory.join("exe"))
+            && is_mapped_file(&file, mapping)
+        {
+            return map(path, &file);
+        }
+        Err(failed(path, &cause))
+    }
+
+    fn open_path(&self, path: &Path) -> Result<FileBytes, TargetError> {
+        let file = self.open_in_root(path).map_err(|e| failed(path, &e.to_string()))?;
+        map(path, &file)
+    }
+}
+
+fn map(path: &Path, file: &File) -> Result<FileBytes, TargetError> {
+    FileBytes::map(file).map_err(|e| failed(path, &e.to_string()))
+}
+
+fn failed(path: &Path, cause: &str) -> TargetError {
+    TargetError::File { path: path.display().to_string(), cause: cause.to_string() }
+}
+
+/// File systems whose `stat` tells another device (and some another inode) than the mapping does: overlayfs, btrfs, bcachefs,
+/// fuse, aufs. Source: Linux `include/uapi/linux/magic.h`.
+const STACKED: [i64; 5] = [0x794c_7630, 0x9123_683e, 0xca45_1a4e, 0x6573_5546, 0x6175_6673];
+
+/// Whether `file` is the one that was mapped, by device and inode. Where the file system tells other numbers to `stat` than
+/// to `maps`, the inode alone, or the name alone (the kernel says of a mapped file whether its name is gone).
+fn is_mapped_file(file: &File, mapping: &Mapping) -> bool {
+    let Ok(stat) = fstat(file) else { return false };
+    let device = (u32::try_from(major(stat.st_dev)), u32::try_from(minor(stat.st_dev)));
+    if stat.st_ino == mapping.inode && device == (Ok(mapping.device.0), Ok(mapping.device.1)) {
+        return true;
+    }
+    fstatfs(file).is_ok_and(|s| STACKED.contains(&s.filesystem_type().0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::proc::parse_maps;
+    use super::*;
+
+    fn own() -> (ProcessFiles, Vec<Mapping>) {
+        let exe = std::fs::read_link("/proc/self/exe").ok();
+        let pid = std::process::id();
+        let files = ProcessFiles::new(PathBuf::from(format!("/proc/{pid}/task/{pid}")), exe);
+        (files, parse_maps(&std::fs::read("/proc/self/maps").unwrap()))
+    }
+
+    #[test]
+    fn every_file_we_have_mapped_opens() {
+        let (files, maps) = own();
+        let libc = maps.iter().find(|m| m.path.as_ref().is_some_and(|p| p.ends_with("libc.so.6"))).unwrap();
+        let bytes = files.open(libc).unwrap();
+        assert_eq!(&bytes[..4], b"\x7fELF");
+    }
+
+    #[test]
+    fn another_file_of_the_same_name_is_not_taken() {
+        let (files, maps) = own();
+        let mut libc = maps.into_iter().find(|m| m.path.as_ref().is_some_and(|p| p.ends_with("libc.so.6"))).unwrap();
+        libc.inode += 1;
+        libc.end = libc.end.offset(4096); // no such range: the kernel's link is not to be had
+        assert!(matches!(files.open(&libc), Err(TargetError::File { cause, .. }) if cause.contains("another file")));
+        libc.deleted = true;
+        assert!(matches!(files.open(&libc), Err(TargetError::File { cause, .. }) if cause.contains("deleted")));
+    }
+
+    #[test]
+    fn a_mapping_without_a_file_and_a_directory_are_refused() {
+        let (files, maps) = own();
+        let stack = maps.iter().find(|m| !m.is_file()).unwrap();
+        assert!(files.open(stack).is_err());
+        assert!(files.open_path(Path::new("/proc")).is_err());
+    }
+}

@@ -1,0 +1,270 @@
+//! The live door: a running process, looked at from outside or held still for an instant with ptrace.
+//!
+//! Nothing is ever written to the target, and every way out lets it run on. Knows nothing of ELF, stacks or locks.
+//!
+//! - [`Live`] is the running process: what `/proc` tells without stopping it.
+//! - [`Live::stop`] holds it: every thread seized, interrupted and read, until [`Stopped`] is released or dropped.
+//! - [`Live::observe`] gives the same without stopping anything, for `--no-stop` and where ptrace is refused.
+
+mod files;
+mod proc;
+mod refusal;
+mod remote;
+mod stopped;
+mod tracer;
+
+pub use refusal::ptrace_refusal;
+pub use stopped::{Released, StopLimits, Stopped};
+
+use crate::arch::{Arch, Syscall};
+use crate::memory::{Memory, ReadError};
+use crate::target::{Files, Mapping, Process, Progress, Target, TargetError, ThreadState};
+use crate::units::{Addr, HostTid, Pid};
+use nix::errno::Errno;
+use proc::{Look, Stat, SyscallLine};
+use remote::Remote;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A running process. Reading it stops nothing.
+pub struct Live {
+    process: Process,
+    /// `/proc/PID/task`.
+    tasks: PathBuf,
+    /// `/proc/PID/task/TID` of a thread that lived when it was opened: the leader may have ended before the others.
+    directory: PathBuf,
+    remote: Remote,
+    files: Arc<dyn Files>,
+    /// The mappings as last read.
+    mappings: Mutex<Option<Arc<Vec<Mapping>>>>,
+    warnings: Vec<String>,
+}
+
+/// One thread as a look from outside finds it: what moves when it runs.
+pub type Movement = (HostTid, Option<char>, Option<Progress>, Option<Syscall>, Option<(u64, u64)>);
+
+impl Live {
+    /// Opens the process `pid`, or the process that thread `pid` belongs to.
+    ///
+    /// # Errors
+    /// [`TargetError::NoSuchProcess`], [`Zombie`](TargetError::Zombie), [`KernelThread`](TargetError::KernelThread),
+    /// [`WrongArch`](TargetError::WrongArch), and [`Refused`](TargetError::Refused) where not even its mappings may be read.
+    pub fn open(pid: Pid) -> Result<Live, TargetError> {
+        let gone = || TargetError::NoSuchProcess(pid);
+        if pid.0 <= 0 {
+            return Err(gone());
+        }
+        let own = PathBuf::from(format!("/proc/{pid}"));
+        let status = proc::parse_status(&read_or_gone(&own.join("status"), pid)?);
+        let mut warnings = Vec::new();
+        let process = status.process.map_or(pid, Pid);
+        if process != pid {
+            warnings.push(format!("{pid} is a thread of process {process}: looking at the whole process"));
+        }
+        let tasks = PathBuf::from(format!("/proc/{process}/task"));
+        let leader = tasks.join(process.to_string());
+        let stat = proc::parse_stat(&read_or_gone(&leader.join("stat"), pid)?).ok_or_else(gone)?;
+        if stat.is_kernel() {
+            return Err(TargetError::KernelThread(pid));
+        }
+        let directory = if stat.is_dead() { find_living(&tasks).ok_or(TargetError::Zombie(pid))? } else { leader };
+        check_arch(&directory, process)?;
+        let number = directory.file_name().and_then(OsStr::to_str).and_then(|n| n.parse().ok()).unwrap_or(process.0);
+        let exe = std::fs::read_link(directory.join("exe")).ok().map(without_deleted);
+        let auxv = proc::read_file(&directory.join("auxv")).unwrap_or_default();
+        let command = proc::read_file(&directory.join("cmdline")).unwrap_or_default();
+        Ok(Live {
+            process: Process {
+                pid: process,
+                exe: exe.clone(),
+                command: split_command(&command),
+                arch: Arch::X86_64,
+                auxv: proc::parse_auxv(&auxv),
+            },
+            remote: Remote::open(&directory, number),
+            files: Arc::new(files::ProcessFiles::new(directory.clone(), exe)),
+            tasks,
+            directory,
+            mappings: Mutex::new(None),
+            warnings,
+        })
+    }
+
+    /// What moves when a thread runs, for each thread: state letter, counters, system call, stack pointer and program
+    /// counter. Stops nothing. Counters move by an attach too: compare two looks that have none between them.
+    #[must_use]
+    pub fn progress(&self) -> Vec<Movement> {
+        self.looks()
+            .into_iter()
+            .map(|look| {
+                let line = proc::read_syscall(&self.tasks, look.host_tid).ok().flatten();
+                let call = line.and_then(|l| l.call());
+                (look.host_tid, Some(look.stat.state), look.progress, call, line.and_then(|l| l.sp_pc()))
+            })
+            .collect()
+    }
+
+    /// Looks at every thread once, ascending. Threads that end meanwhile are left out.
+    fn looks(&self) -> Vec<Look> {
+        let tids = proc::read_tasks(&self.tasks).unwrap_or_default();
+        tids.into_iter().filter_map(|tid| proc::read_look(&self.tasks, tid)).collect()
+    }
+
+    /// A thread described by what `/proc` gives, with `missing` as the reason why there is no more, and its `syscall` line.
+    fn describe(&self, look: &Look, missing: Option<String>) -> (ThreadState, Option<SyscallLine>) {
+        let (line, refused) = match proc::read_syscall(&self.tasks, look.host_tid) {
+            Ok(line) => (line, None),
+            Err(Errno::EACCES | Errno::EPERM) => (None, Some("its system call may not be read".to_string())),
+            Err(_) => (None, None),
+        };
+        let state = ThreadState {
+            tid: look.tid,
+            host_tid: look.host_tid,
+            name: Some(look.stat.name.clone()),
+            state: Some(look.stat.state),
+            registers: None,
+            syscall: line.and_then(|l| l.call()),
+            sp_pc: line.and_then(|l| l.sp_pc()),
+            wchan: proc::read_wchan(&self.tasks, look.host_tid),
+            progress: look.progress,
+            missing: missing.or(refused),
+        };
+        (state, line)
+    }
+
+    /// The mappings as last read, or read now.
+    fn known_mappings(&self) -> Result<Arc<Vec<Mapping>>, TargetError> {
+        let known = self.mappings.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match known {
+            Some(m) => Ok(m),
+            None => self.read_mappings(),
+        }
+    }
+
+    fn read_mappings(&self) -> Result<Arc<Vec<Mapping>>, TargetError> {
+        let pid = self.process.pid;
+        let bytes = match proc::read_file(&self.directory.join("maps")) {
+            Ok(b) => b,
+            Err(e) => return Err(self.failed("reading its mappings", e)),
+        };
+        let mappings = Arc::new(proc::parse_maps(&bytes));
+        if mappings.is_empty() {
+            return Err(TargetError::NoSuchProcess(pid));
+        }
+        *self.mappings.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&mappings));
+        Ok(mappings)
+    }
+
+    fn failed(&self, what: &str, e: Errno) -> TargetError {
+        failed(self.process.pid, what, e)
+    }
+}
+
+impl Memory for Live {
+    fn read(&self, at: Addr, buf: &mut [u8]) -> Result<(), ReadError> {
+        self.remote.read(at, buf)
+    }
+}
+
+impl Target for Live {
+    fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// The threads as `/proc` tells them: no registers.
+    fn threads(&self) -> Result<Vec<ThreadState>, TargetError> {
+        let threads: Vec<ThreadState> = self.looks().iter().map(|l| self.describe(l, None).0).collect();
+        if threads.is_empty() { Err(TargetError::NoSuchProcess(self.process.pid)) } else { Ok(threads) }
+    }
+
+    /// Reads them anew.
+    fn mappings(&self) -> Result<Vec<Mapping>, TargetError> {
+        self.read_mappings().map(|m| m.to_vec())
+    }
+
+    fn files(&self) -> Arc<dyn Files> {
+        Arc::clone(&self.files)
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.warnings.clone()
+    }
+}
+
+/// Turns a system call's refusal to tell about `pid` into what a person can use.
+fn failed(pid: Pid, what: &str, e: Errno) -> TargetError {
+    match e {
+        Errno::EACCES | Errno::EPERM => {
+            let (cause, remedy) = refusal::cause_of_refusal(pid);
+            TargetError::Refused { pid, cause, remedy }
+        }
+        Errno::ENOENT | Errno::ESRCH => TargetError::NoSuchProcess(pid),
+        e => TargetError::Io { what: format!("process {pid}: {what}"), source: e.into() },
+    }
+}
+
+fn read_or_gone(path: &Path, pid: Pid) -> Result<Vec<u8>, TargetError> {
+    proc::read_short(path).map_err(|e| failed(pid, "reading its state", e))
+}
+
+/// The directory of a thread that has not ended.
+fn find_living(tasks: &Path) -> Option<PathBuf> {
+    let alive = |d: &PathBuf| {
+        let stat: Option<Stat> = proc::read_short(&d.join("stat")).ok().and_then(|b| proc::parse_stat(&b));
+        stat.is_some_and(|s| !s.is_dead())
+    };
+    proc::read_tasks(tasks).ok()?.into_iter().map(|t| tasks.join(t.to_string())).find(alive)
+}
+
+/// Looks at the program's ELF header: class and machine.
+fn check_arch(directory: &Path, pid: Pid) -> Result<(), TargetError> {
+    use std::io::Read;
+    let mut head = [0u8; 20];
+    let io =
+        |e: std::io::Error| failed(pid, "opening its program", e.raw_os_error().map_or(Errno::EIO, Errno::from_raw));
+    let mut file = std::fs::File::open(directory.join("exe")).map_err(io)?;
+    if file.read_exact(&mut head).is_err() {
+        return Ok(());
+    }
+    let [magic @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, m0, m1] = head;
+    let [m, e, l, f, class] = magic;
+    if [m, e, l, f] != *b"\x7fELF" {
+        return Ok(());
+    }
+    match name_of_machine(class, u16::from_le_bytes([m0, m1])) {
+        None => Ok(()),
+        Some(found) => Err(TargetError::WrongArch { what: format!("process {pid}"), found, kind: "process" }),
+    }
+}
+
+/// The name of a machine we do not read, by `EI_CLASS` and `e_machine`; `None` for 64-bit x86-64.
+fn name_of_machine(class: u8, machine: u16) -> Option<String> {
+    Some(match (class, machine) {
+        (2, 62) => return None,
+        (1, 3) => "32-bit x86".to_string(),
+        (1, 62) => "x32".to_string(),
+        (1, 40) => "32-bit arm".to_string(),
+        (_, 183) => "aarch64".to_string(),
+        (_, 243) => "riscv".to_string(),
+        (_, m) => format!("machine {m}"),
+    })
+}
+
+/// The arguments, split at the NULs.
+fn split_command(bytes: &[u8]) -> Vec<String> {
+    let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
+    if bytes.is_empty() {
+        return Vec::new();
+    }
+    bytes.split(|b| *b == 0).map(|a| String::from_utf8_lossy(a).into_owned()).collect()
+}
+
+/// A link's target without the mark the kernel puts on names that are gone.
+fn without_deleted(path: PathBuf) -> PathBuf {
+    match path.as_os_str().as_bytes().strip_suffix(b" (deleted)") {
+        Some(p) => PathBuf::from(OsStr::from_bytes(p)),
+        None => path,
+    }
+}

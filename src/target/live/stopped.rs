@@ -1,0 +1,571 @@
+//! A process held still, or looked at as if it were: threads with registers, and memory that keeps what it reads.
+
+use super::Live;
+use super::proc::{Look, SyscallLine, read_look, read_syscall};
+use super::refusal::{cause_of_refusal, read_process_name};
+use super::tracer::{Caught, Ended, Order, Report, Shared, trace};
+use crate::arch::x86_64::{self, USER_REGS};
+use crate::arch::{Arch, RegisterFile, ThreadRegisters};
+use crate::memory::{Kept, Memory, ReadError};
+use crate::target::{Files, Mapping, Process, Target, TargetError, ThreadState};
+use crate::units::{Addr, HostTid, PAGE, Tid};
+use nix::errno::Errno;
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Limits of a stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StopLimits {
+    /// The longest any thread is held; when it is over all are let go, and what was not read by then is missing.
+    pub max_pause: Duration,
+    /// The longest to wait for one thread to come to its stop.
+    pub per_thread: Duration,
+    /// Bytes of live stack read for each thread, from its stack pointer outwards.
+    pub max_stack: usize,
+}
+
+impl Default for StopLimits {
+    fn default() -> StopLimits {
+        StopLimits { max_pause: Duration::from_secs(2), per_thread: Duration::from_millis(200), max_stack: 1 << 20 }
+    }
+}
+
+/// Bytes of stack read in all before each thread's share is cut to [`CUT_STACK`].
+const MAX_STACKS: usize = 256 << 20;
+/// Bytes of stack for each thread where there are very many deep ones.
+const CUT_STACK: usize = 64 << 10;
+/// Bytes below the stack pointer that belong to the function (the System V ABI's red zone).
+const RED_ZONE: u64 = 128;
+/// Bytes from `fs_base` up that hold glibc's `struct pthread` (2,304 to 2,496 in 2.17 to 2.43), in whole pages.
+const PTHREAD: u64 = PAGE;
+/// Bytes kept in all; what would go beyond is read but not kept.
+const MAX_KEPT: usize = 2 << 30;
+
+/// A process held still ([`Live::stop`]) or only watched ([`Live::observe`]). Dropping it lets everything run on.
+pub struct Stopped<'a> {
+    live: &'a Live,
+    limits: StopLimits,
+    threads: Vec<ThreadState>,
+    /// `syscall` lines as first read, where nothing holds the threads: they must read the same at the end.
+    watched: Vec<(HostTid, SyscallLine)>,
+    mappings: Arc<Vec<Mapping>>,
+    kept: Mutex<Kept>,
+    shared: Arc<Shared>,
+    tracer: Option<Tracer>,
+    calls_before: u64,
+    warnings: Vec<String>,
+}
+
+/// The running tracer: a word, or this dropped, makes it let go.
+struct Tracer {
+    done: Sender<()>,
+    thread: JoinHandle<Ended>,
+}
+
+/// What is left of a stop.
+pub struct Released {
+    /// Every byte read.
+    pub kept: Kept,
+    /// The threads; where nothing was stopped, those that moved meanwhile have lost their registers.
+    pub threads: Vec<ThreadState>,
+    /// First interrupt to last detach; zero where nothing was stopped.
+    pub pause: Duration,
+    /// Lines for the report.
+    pub warnings: Vec<String>,
+    /// System calls made while anything was held.
+    pub syscalls_in_pause: u64,
+    /// The mappings, where they are no longer those read before the stop.
+    pub mappings: Option<Vec<Mapping>>,
+}
+
+impl Live {
+    /// Holds every thread and reads its registers. States, names and counters are read before the first thread notices
+    /// anything. Threads asleep where nothing interrupts (state D) are left alone and described from `/proc`.
+    ///
+    /// # Errors
+    /// [`TargetError::Refused`] with the one cause found when no thread may be traced, [`TargetError::NoSuchProcess`] when
+    /// the process ended.
+    pub fn stop(&self, limits: &StopLimits) -> Result<Stopped<'_>, TargetError> {
+        let pid = self.process.pid;
+        let mappings = self.known_mappings()?;
+        let mut looks = self.looks();
+        // a thread in state D may have been there for an instant only
+        for look in looks.iter_mut().filter(|l| l.stat.state == 'D') {
+            if let Some(again) = read_look(&self.tasks, look.host_tid) {
+                *look = again;
+            }
+        }
+        if looks.is_empty() {
+            return Err(TargetError::NoSuchProcess(pid));
+        }
+        if looks.iter().all(|l| l.tracer != 0) {
+            return Err(self.refused());
+        }
+        let aside: Vec<ThreadState> =
+            looks.iter().filter_map(|l| why_not(l).map(|why| self.describe(l, Some(why)).0)).collect();
+        let order = Order {
+            tasks: self.tasks.clone(),
+            threads: looks.iter().map(|l| l.host_tid).collect(),
+            skip: aside.iter().map(|t| t.host_tid).collect(),
+            max_pause: limits.max_pause,
+            per_thread: limits.per_thread,
+        };
+        let shared = Arc::new(Shared::default());
+        let calls_before = self.remote.calls.load(Ordering::Relaxed);
+        let (tracer, report) = start(order, &shared)?;
+        // from here on `stopped` lets go on every way out
+        let mut stopped = Stopped {
+            live: self,
+            limits: *limits,
+            threads: aside,
+            watched: Vec::new(),
+            mappings,
+            kept: Mutex::new(Kept::new()),
+            shared,
+            tracer: Some(tracer),
+            calls_before,
+            warnings: self.warnings.clone(),
+        };
+        stopped.take(report, &looks)?;
+        stopped.renew_mappings();
+        Ok(stopped)
+    }
+
+    /// Gives the same as [`Live::stop`] without stopping or tracing anything. Registers are those a thread asleep in a
+    /// system call shows in `/proc`: program counter, stack pointer and arguments. [`Stopped::release`] checks that each
+    /// thread still sleeps in the same call, and takes the registers of those that moved away again.
+    ///
+    /// # Errors
+    /// [`TargetError::NoSuchProcess`] when the process ended; as [`Live::open`] for its mappings.
+    pub fn observe(&self, limits: &StopLimits) -> Result<Stopped<'_>, TargetError> {
+        let mappings = self.known_mappings()?;
+        let mut threads = Vec::new();
+        let mut watched = Vec::new();
+        for look in self.looks() {
+            let (mut state, line) = self.describe(&look, None);
+            match line {
+                Some(line @ SyscallLine::In { .. }) => {
+                    state.registers = Some(registers_of(&line));
+                    watched.push((look.host_tid, line));
+                }
+                Some(SyscallLine::Running) => state.missing = Some("it runs: no registers without stopping it".into()),
+                _ => {}
+            }
+            threads.push(state);
+        }
+        if threads.is_empty() {
+            return Err(TargetError::NoSuchProcess(self.process.pid));
+        }
+        let mut warnings = self.warnings.clone();
+        warnings.push("nothing was stopped: registers are those /proc shows for sleeping threads".to_string());
+        if let Some(e) = self.remote.refused() {
+            warnings.push(format!("the memory of process {} may not be read: {e}", self.process.pid));
+        }
+        let mut stopped = Stopped {
+            live: self,
+            limits: *limits,
+            threads,
+            watched,
+            mappings,
+            kept: Mutex::new(Kept::new()),
+            shared: Arc::new(Shared::default()),
+            tracer: None,
+            calls_before: self.remote.calls.load(Ordering::Relaxed),
+            warnings,
+        };
+        stopped.renew_mappings();
+        stopped.find_thread_pointers();
+        Ok(stopped)
+    }
+
+    fn refused(&self) -> TargetError {
+        let (cause, remedy) = cause_of_refusal(self.process.pid);
+        TargetError::Refused { pid: self.process.pid, cause, remedy }
+    }
+}
+
+/// Starts the tracer and waits for its report.
+fn start(order: Order, shared: &Arc<Shared>) -> Result<(Tracer, Report), TargetError> {
+    let (report_to, report) = channel();
+    let (done, done_from) = channel();
+    let theirs = Arc::clone(shared);
+    let thread = std::thread::Builder::new()
+        .name("tracer".to_string())
+        .spawn(move || trace(&order, &theirs, &report_to, &done_from))
+        .map_err(|source| TargetError::Io { what: "starting the tracer".to_string(), source })?;
+    match report.recv() {
+        Ok(report) => Ok((Tracer { done, thread }, report)),
+        Err(_) => {
+            let _ = thread.join();
+            let source = std::io::Error::other("the tracer ended early");
+            Err(TargetError::Io { what: "tracing".to_string(), source })
+        }
+    }
+}
+
+/// Why a thread is left alone, if it is.
+fn why_not(look: &Look) -> Option<String> {
+    match look.stat.state {
+        'D' => Some("it sleeps in the kernel where nothing interrupts it (state D): no registers".to_string()),
+        'Z' | 'X' | 'x' => Some("it has ended; the process lives on in its other threads".to_string()),
+        _ if look.tracer != 0 => {
+            let name = read_process_name(look.tracer).unwrap_or_else(|| "another process".to_string());
+            Some(format!("{name} ({}) traces it: no registers", look.tracer))
+        }
+        _ => None,
+    }
+}
+
+/// The registers a `syscall` line tells. What it does not tell stays unknown; there are no raw bytes.
+fn registers_of(line: &SyscallLine) -> ThreadRegisters {
+    let mut file = RegisterFile::default();
+    if let Some((sp, pc)) = line.sp_pc() {
+        file.write(x86_64::RSP, sp);
+        file.write(x86_64::RIP, pc);
+    }
+    let call = line.call();
+    if let Some(call) = call {
+        let regs = [x86_64::RDI, x86_64::RSI, x86_64::RDX, x86_64::R10, x86_64::R8, x86_64::R9];
+        for (reg, value) in regs.into_iter().zip(call.args) {
+            file.write(reg, value);
+        }
+    }
+    let number = call.map(|c| c.number.unwrap_or(x86_64::RESTART_SYSCALL)).and_then(|n| i64::try_from(n).ok());
+    ThreadRegisters { arch: Arch::X86_64, file, tls_base: None, syscall_register: number, raw: Vec::new() }
+}
+
+impl Stopped<'_> {
+    /// Its threads, ascending by `host_tid`.
+    #[must_use]
+    pub fn thread_states(&self) -> &[ThreadState] {
+        &self.threads
+    }
+
+    /// Its memory: every page read is kept. [`Memory::expect`] reads many ranges at once.
+    #[must_use]
+    pub fn memory(&self) -> &dyn Memory {
+        self
+    }
+
+    /// Reads the live stack of every thread that has a stack pointer, all in a few calls, and with it the page of its
+    /// `struct pthread`. From below the stack pointer to the end of the stack, at most [`StopLimits::max_stack`] bytes each.
+    pub fn read_stacks(&self) {
+        let stacks: Vec<(Addr, usize)> = self.threads.iter().filter_map(|t| self.live_stack(t)).collect();
+        let total = stacks.iter().map(|(_, len)| *len).fold(0usize, usize::saturating_add);
+        let share = if total > MAX_STACKS { CUT_STACK } else { usize::MAX };
+        let mut ranges: Vec<(Addr, usize)> = stacks.into_iter().map(|(at, len)| (at, len.min(share))).collect();
+        let pthreads = self.threads.iter().filter_map(|t| t.registers.as_ref()?.tls_base);
+        ranges.extend(pthreads.map(|base| (Addr(base), PTHREAD as usize)));
+        self.expect(&ranges);
+    }
+
+    /// Lets everything run on and gives what was kept.
+    #[must_use]
+    pub fn release(mut self) -> Released {
+        let ended = self.let_go();
+        let calls = self.live.remote.calls.load(Ordering::Relaxed).saturating_sub(self.calls_before)
+            + self.shared.calls.load(Ordering::Relaxed);
+        let mut warnings = std::mem::take(&mut self.warnings);
+        let mut threads = std::mem::take(&mut self.threads);
+        match ended {
+            Some(ended) => {
+                if ended.timed_out {
+                    let limit = self.limits.max_pause;
+                    warnings.push(format!(
+                        "the pause reached its limit of {limit:?}: what was not read by then is missing"
+                    ));
+                }
+                if ended.lost > 0 {
+                    warnings.push(format!("{} thread(s) ended while the process was held", ended.lost));
+                }
+            }
+            None => self.drop_moved(&mut threads),
+        }
+        let now = self.live.read_mappings().ok().filter(|now| **now != *self.mappings);
+        Released {
+            kept: std::mem::take(&mut *self.kept()),
+            threads,
+            pause: ended.map(|e| e.pause).unwrap_or_default(),
+            warnings,
+            syscalls_in_pause: if ended.is_some() { calls } else { 0 },
+            mappings: now.map(|m| m.to_vec()),
+        }
+    }
+
+    /// Makes the tracer let go and waits for its end, which lets go of what could not be detached.
+    fn let_go(&mut self) -> Option<Ended> {
+        let Tracer { done, thread } = self.tracer.take()?;
+        let _ = done.send(());
+        Some(thread.join().unwrap_or_default())
+    }
+
+    /// Books the tracer's report.
+    fn take(&mut self, report: Report, looks: &[Look]) -> Result<(), TargetError> {
+        let live = self.live;
+        if !report.caught.iter().any(|(_, c)| matches!(c, Caught::Held(_) | Caught::Late)) {
+            if report.caught.iter().any(|(_, c)| matches!(c, Caught::Refused(_))) {
+                return Err(live.refused());
+            }
+            if self.threads.iter().all(|t| matches!(t.state, Some('Z' | 'X'))) {
+                return Err(TargetError::NoSuchProcess(live.process.pid));
+            }
+        }
+        if report.unsettled {
+            self.warnings.push("threads were being made faster than they could be held: some may be missing".into());
+        }
+        for (tid, caught) in report.caught {
+            // threads that began after the looks are looked at now: there are few
+            let look = match looks.binary_search_by_key(&tid, |l| l.host_tid) {
+                Ok(i) => looks.get(i).cloned(),
+                Err(_) => read_look(&live.tasks, tid),
+            };
+            let Some(look) = look else { continue };
+            let state = match caught {
+                Caught::Held(bytes) => held(&look, &bytes),
+                Caught::Gone => continue,
+                Caught::Late => live.describe(&look, Some("it did not come to a stop in time: no registers".into())).0,
+                Caught::Refused(Errno::EPERM) => {
+                    let again = read_look(&live.tasks, tid).unwrap_or(look);
+                    let why = why_not(&again).unwrap_or_else(|| "tracing it was refused: no registers".to_string());
+                    live.describe(&again, Some(why)).0
+                }
+                Caught::Refused(e) => live.describe(&look, Some(format!("tracing it failed ({e}): no registers"))).0,
+            };
+            self.threads.push(state);
+        }
+        self.threads.sort_by_key(|t| t.host_tid);
+        Ok(())
+    }
+
+    /// Reads the mappings again when a thread stands or has its stack where none was known.
+    fn renew_mappings(&mut self) {
+        let known = |at: u64| mapping_at(&self.mappings, Addr(at)).is_some();
+        let strange = |t: &ThreadState| {
+            t.registers.as_ref().is_some_and(|r| !r.sp().is_none_or(known) || !r.pc().is_none_or(known))
+        };
+        if self.threads.iter().any(strange)
+            && let Ok(new) = self.live.read_mappings()
+        {
+            // open, reads of a page each, close: about 40 mappings a page
+            self.shared.calls.fetch_add(2 + new.len() as u64 / 40, Ordering::Relaxed);
+            self.mappings = new;
+        }
+    }
+
+    /// The live part of a thread's stack: from the page of its red zone to the end of its stack.
+    fn live_stack(&self, thread: &ThreadState) -> Option<(Addr, usize)> {
+        let sp = thread.registers.as_ref().and_then(|r| r.sp()).or(thread.sp_pc.map(|(sp, _)| sp))?;
+        let mapping = mapping_at(&self.mappings, Addr(sp)).filter(|m| m.permissions.read)?;
+        let start = Addr(sp.saturating_sub(RED_ZONE)).page().max(mapping.start);
+        // a thread made by glibc has its struct pthread at the very top of its stack's mapping
+        let base =
+            thread.registers.as_ref().and_then(|r| r.tls_base).filter(|b| sp <= *b && mapping.contains(Addr(*b)));
+        let top = base.map_or(mapping.end, |b| Addr(b.saturating_add(PTHREAD)).min(mapping.end));
+        let len = usize::try_from(top.0.saturating_sub(start.0)).ok()?;
+        Some((start, len.min(self.limits.max_stack)))
+    }
+
+    /// Where nothing is stopped: takes the registers from threads whose `syscall` line is no longer what it was.
+    fn drop_moved(&self, threads: &mut [ThreadState]) {
+        let moved: BTreeSet<HostTid> = self
+            .watched
+            .iter()
+            .filter(|(tid, line)| read_syscall(&self.live.tasks, *tid).ok().flatten().as_ref() != Some(line))
+            .map(|(tid, _)| *tid)
+            .collect();
+        for t in threads.iter_mut().filter(|t| moved.contains(&t.host_tid)) {
+            t.registers = None;
+            t.syscall = None;
+            t.sp_pc = None;
+            t.wchan = None;
+            t.missing = Some("it moved while it was read without being stopped".to_string());
+        }
+    }
+
+    /// `/proc` does not tell `fs_base`. With glibc a thread's `struct pthread` lies near the top of its stack, points at
+    /// itself at +0 and +0x10 and holds the thread's id at +0x2d0 (2.17 to 2.43, x86-64).
+    fn find_thread_pointers(&mut self) {
+        let tops: Vec<Option<Addr>> = self
+            .threads
+            .iter()
+            .map(|t| {
+                let sp = t.registers.as_ref()?.sp()?;
+                let m = mapping_at(&self.mappings, Addr(sp)).filter(|m| m.path.is_none())?;
+                Some(Addr(m.end.0.saturating_sub(2 * PAGE).max(m.start.0)))
+            })
+            .collect();
+        let ranges: Vec<(Addr, usize)> = tops.iter().flatten().map(|at| (*at, 2 * PAGE as usize)).collect();
+        let (bytes, pieces) = self.live.remote.read_ranges(&ranges);
+        for (t, top) in self.threads.iter_mut().zip(tops) {
+            let piece = pieces.iter().find(|(at, ..)| Some(*at) == top);
+            let found =
+                piece.and_then(|(at, from, len)| find_pthread(*at, bytes.get(*from..from.checked_add(*len)?)?, t.tid));
+            if let (Some(found), Some(r)) = (found, &mut t.registers) {
+                r.tls_base = Some(found.0);
+            }
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What of `ranges` is readable and not kept yet, in whole pages, touching ones joined.
+    fn missing_pages(&self, ranges: &[(Addr, usize)]) -> Vec<(Addr, usize)> {
+        let kept = self.kept();
+        let mut wanted: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());
+        for (at, len) in ranges {
+            let end = at.0.saturating_add(*len as u64);
+            let (mut from, end) = (at.page().0, end.checked_next_multiple_of(PAGE).unwrap_or(end));
+            while let Some(m) = (from < end).then(|| mapping_at(&self.mappings, Addr(from))).flatten() {
+                let upto = end.min(m.end.0);
+                if m.permissions.read {
+                    wanted.push((from, upto));
+                }
+                from = upto;
+            }
+        }
+        wanted.sort_unstable();
+        let mut out: Vec<(Addr, usize)> = Vec::with_capacity(wanted.len());
+        let mut room = MAX_KEPT.saturating_sub(kept.len());
+        let mut reached = 0;
+        for (from, upto) in wanted {
+            let from = from.max(reached);
+            reached = reached.max(upto);
+            let Some(len) = upto.checked_sub(from).and_then(|l| usize::try_from(l).ok()).filter(|l| *l > 0) else {
+                continue;
+            };
+            if kept.covers(Addr(from), len) {
+                continue;
+            }
+            let len = len.min(room);
+            room -= len;
+            match out.last_mut() {
+                Some((at, had)) if at.0.saturating_add(*had as u64) == from => *had += len,
+                _ => out.push((Addr(from), len)),
+            }
+        }
+        out
+    }
+
+    /// Reads ranges of whole pages and keeps them, unless the process ran on meanwhile.
+    fn fetch(&self, ranges: &[(Addr, usize)]) -> Result<(), ReadError> {
+        if self.shared.released.load(Ordering::SeqCst) {
+            return Err(ReadError::Released(ranges.first().map_or(Addr::NULL, |r| r.0)));
+        }
+        let (bytes, pieces) = self.live.remote.read_ranges(ranges);
+        if self.shared.released.load(Ordering::SeqCst) {
+            return Err(ReadError::Released(ranges.first().map_or(Addr::NULL, |r| r.0)));
+        }
+        self.kept().keep_buffer(bytes, &pieces);
+        Ok(())
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+impl Memory for Stopped<'_> {
+    fn read(&self, at: Addr, buf: &mut [u8]) -> Result<(), ReadError> {
+        if self.kept().read(at, buf).is_ok() {
+            return Ok(());
+        }
+        let ranges = self.missing_pages(&[(at, buf.len())]);
+        if !ranges.is_empty() {
+            self.fetch(&ranges)?;
+        }
+        let missing = {
+            let kept = self.kept();
+            match kept.missing(at, buf.len()) {
+                None => return kept.read(at, buf),
+                Some(missing) => missing,
+            }
+        };
+        // one more way for what the batch did not give: it reads where the program itself may not, and knows the reason
+        if mapping_at(&self.mappings, missing).is_none() {
+            return Err(ReadError::Unmapped(missing));
+        }
+        self.live.remote.read(at, buf)?;
+        if self.shared.released.load(Ordering::SeqCst) {
+            return Err(ReadError::Released(at));
+        }
+        self.kept().keep(at, buf);
+        Ok(())
+    }
+
+    fn expect(&self, ranges: &[(Addr, usize)]) {
+        let ranges = self.missing_pages(ranges);
+        if !ranges.is_empty() {
+            let _ = self.fetch(&ranges);
+        }
+    }
+}
+
+impl Target for Stopped<'_> {
+    fn process(&self) -> &Process {
+        &self.live.process
+    }
+
+    fn threads(&self) -> Result<Vec<ThreadState>, TargetError> {
+        Ok(self.threads.clone())
+    }
+
+    /// As read before the stop, and again if a thread stood where none was known.
+    fn mappings(&self) -> Result<Vec<Mapping>, TargetError> {
+        Ok(self.mappings.to_vec())
+    }
+
+    fn files(&self) -> Arc<dyn Files> {
+        self.live.files()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.warnings.clone()
+    }
+}
+
+/// A held thread.
+fn held(look: &Look, bytes: &[u8]) -> ThreadState {
+    let registers = x86_64::parse_user_regs(bytes);
+    let missing = registers.is_none().then(|| match bytes.len() {
+        68 => "it runs 32-bit code: no registers".to_string(),
+        n => format!("its registers came as {n} bytes instead of {USER_REGS}"),
+    });
+    ThreadState {
+        tid: look.tid,
+        host_tid: look.host_tid,
+        name: Some(look.stat.name.clone()),
+        state: Some(look.stat.state),
+        syscall: registers.as_ref().and_then(x86_64::sleeping_syscall),
+        registers,
+        sp_pc: None,
+        wchan: None,
+        progress: look.progress,
+        missing,
+    }
+}
+
+/// The mapping that holds `at`.
+fn mapping_at(mappings: &[Mapping], at: Addr) -> Option<&Mapping> {
+    let i = mappings.partition_point(|m| m.end <= at);
+    mappings.get(i).filter(|m| m.contains(at))
+}
+
+/// Finds glibc's `struct pthread` of thread `tid` in `bytes`, which stood at `at`.
+fn find_pthread(at: Addr, bytes: &[u8], tid: Tid) -> Option<Addr> {
+    let word = |from: usize| Some(u64::from_le_bytes(bytes.get(from..from.checked_add(8)?)?.try_into().ok()?));
+    let small = |from: usize| Some(i32::from_le_bytes(bytes.get(from..from.checked_add(4)?)?.try_into().ok()?));
+    // it is aligned to a cache line
+    (0..bytes.len()).step_by(64).find_map(|from| {
+        let here = at.checked_add(from as u64)?;
+        let itself = word(from)? == here.0 && word(from + 0x10)? == here.0 && small(from + 0x2d0)? == tid.0;
+        itself.then_some(here)
+    })
+}
