@@ -6,6 +6,7 @@
 //! - [`Live::stop`] holds it: every thread seized, interrupted and read, until [`Stopped`] is released or dropped.
 //! - [`Live::observe`] gives the same without stopping anything, for `--no-stop` and where ptrace is refused.
 
+mod family;
 mod files;
 mod proc;
 mod refusal;
@@ -13,6 +14,7 @@ mod remote;
 mod stopped;
 mod tracer;
 
+pub use family::descendants;
 pub use refusal::ptrace_refusal;
 pub use stopped::{Released, StopLimits, Stopped};
 
