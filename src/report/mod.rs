@@ -2,8 +2,10 @@
 //!
 //! Decides nothing: it lays out what the rooms before it said.
 
-mod json;
+mod frames;
+pub mod json;
 mod text;
+mod time;
 
 pub use json::json;
 pub use text::{TextOptions, Threads, text};
@@ -46,4 +48,62 @@ pub struct Case<'a> {
     pub verdict: &'a Verdict,
     /// How and when.
     pub captured: &'a Captured,
+}
+
+impl Case<'_> {
+    /// Everything that is missing or worth knowing, each line once: the door's, the decoders' gaps, the graph's and the
+    /// verdict's notes.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let mut out: Vec<String> = Vec::new();
+        let gaps = self.facts.gaps.iter().map(|g| &g.0);
+        for line in self.captured.warnings.iter().chain(gaps).chain(&self.graph.notes).chain(&self.verdict.notes) {
+            let line = sentence(line);
+            if !out.contains(&line) {
+                out.push(line);
+            }
+        }
+        out
+    }
+}
+
+/// A line made harmless: control characters replaced, length bounded.
+fn sentence(line: &str) -> String {
+    line.chars().take(2000).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// What of the command line may be shown: the program, and the script or module an interpreter runs. Arguments may hold
+/// secrets.
+fn command(snapshot: &Snapshot) -> Vec<String> {
+    let args = &snapshot.process.command;
+    let Some(program) = args.first() else { return Vec::new() };
+    let mut out = vec![sentence(program)];
+    let base = program.rsplit('/').next().unwrap_or(program);
+    if !base.starts_with("python") {
+        return out;
+    }
+    let mut rest = args.iter().skip(1);
+    while let Some(arg) = rest.next() {
+        match arg.as_str() {
+            "-c" => {
+                out.push("-c".to_owned());
+                break;
+            }
+            "-m" => {
+                out.push("-m".to_owned());
+                out.extend(rest.next().map(|m| sentence(m)));
+                break;
+            }
+            // options of the interpreter that take a value of their own
+            "-W" | "-X" | "--check-hash-based-pycs" => {
+                rest.next();
+            }
+            option if option.starts_with('-') && option.len() > 1 => {}
+            script => {
+                out.push(sentence(script));
+                break;
+            }
+        }
+    }
+    out
 }

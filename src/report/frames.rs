@@ -1,0 +1,174 @@
+//! One thread's frames as a person reads them: native and interpreter frames in one list, innermost first, with names.
+
+use crate::facts::ManagedFrame;
+use crate::snapshot::{Pc, Snapshot};
+use crate::units::{Addr, FrameIx, ThreadRef};
+use crate::unwind::Trust;
+use crate::verdict::{Voice, plain};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+/// What kind of frame.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum FrameKind {
+    Native,
+    /// A native function the compiler put into the next one.
+    Inlined,
+    Python,
+}
+
+/// One frame, named.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Named {
+    pub kind: FrameKind,
+    pub function: Option<String>,
+    pub module: Option<String>,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    pub pc: Option<Addr>,
+    pub trust: Option<Trust>,
+    pub domain: Option<&'static str>,
+    /// Index into the native stack; for a Python frame that of the evaluation loop that runs it.
+    pub native: Option<FrameIx>,
+    /// Index into the interpreter's frames.
+    pub managed: Option<u32>,
+    /// Whether this native frame is an evaluation loop whose Python frames are shown.
+    pub runs_python: bool,
+}
+
+/// What is known of one pc.
+struct Place {
+    /// Innermost first; the last is the function itself, those before are inlined into it.
+    functions: Vec<Function>,
+    module: Option<String>,
+}
+
+struct Function {
+    name: Option<String>,
+    file: Option<String>,
+    line: Option<u32>,
+}
+
+/// Names frames; each pc once.
+pub(super) struct Frames<'a> {
+    voice: &'a Voice<'a>,
+    places: RefCell<HashMap<(u32, Pc), Rc<Place>>>,
+}
+
+impl<'a> Frames<'a> {
+    pub(super) fn new(voice: &'a Voice<'a>) -> Frames<'a> {
+        Frames { voice, places: RefCell::default() }
+    }
+
+    /// The frames of `t`, innermost first. An evaluation loop stands after the interpreter frames it runs. Interpreter
+    /// frames that could not be matched stand where their neighbours do; where none could, after the native ones.
+    pub(super) fn of(&self, t: ThreadRef) -> Vec<Named> {
+        let (Some(snapshot), Some(stack)) = (self.voice.snapshot(t), self.voice.stack(t)) else { return Vec::new() };
+        let managed: &[ManagedFrame] = self.voice.managed(t).map_or(&[], |m| m.frames.as_slice());
+        let mut run_by: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        let mut unmatched = Vec::new();
+        let mut here: Option<u32> = None;
+        for (i, frame) in managed.iter().enumerate() {
+            here = frame.native.map(|n| n.0).or(here);
+            match here.filter(|n| (*n as usize) < stack.frames.len()) {
+                Some(n) => run_by.entry(n).or_default().push(i),
+                None => unmatched.push(i),
+            }
+        }
+        // those before the first match belong with it
+        if let (Some(first), false) = (run_by.values_mut().next(), unmatched.is_empty()) {
+            unmatched.append(first);
+            *first = std::mem::take(&mut unmatched);
+        }
+        let mut out = Vec::with_capacity(stack.frames.len() + managed.len());
+        for (i, frame) in stack.frames.iter().enumerate() {
+            let ix = FrameIx(u32::try_from(i).unwrap_or(u32::MAX));
+            let mine = run_by.get(&ix.0);
+            for m in mine.into_iter().flatten() {
+                out.extend(managed.get(*m).map(|f| python(f, *m, Some(ix))));
+            }
+            let place = self.place(t.process.0, snapshot, frame.pc);
+            let last = place.functions.len().saturating_sub(1);
+            for (n, function) in place.functions.iter().enumerate() {
+                out.push(Named {
+                    kind: if n == last { FrameKind::Native } else { FrameKind::Inlined },
+                    function: function.name.clone(),
+                    module: place.module.clone(),
+                    file: function.file.clone(),
+                    line: function.line,
+                    pc: Some(frame.pc.addr),
+                    trust: Some(frame.trust),
+                    domain: domain(place.module.as_deref(), function.name.as_deref()),
+                    native: Some(ix),
+                    managed: None,
+                    runs_python: mine.is_some() && n == last,
+                });
+            }
+        }
+        out.extend(unmatched.into_iter().filter_map(|m| managed.get(m).map(|f| python(f, m, None))));
+        out
+    }
+
+    fn place(&self, process: u32, snapshot: &Snapshot, pc: Pc) -> Rc<Place> {
+        if let Some(known) = self.places.borrow().get(&(process, pc)) {
+            return Rc::clone(known);
+        }
+        let module = snapshot.module_at(pc.lookup()).map(|(_, m)| plain(m.name()));
+        let name = snapshot.function_at(pc).map(|(symbol, _)| plain(symbol.name.split('@').next().unwrap_or_default()));
+        let functions = vec![Function { name, file: None, line: None }];
+        let place = Rc::new(Place { functions, module });
+        self.places.borrow_mut().insert((process, pc), Rc::clone(&place));
+        place
+    }
+}
+
+fn python(frame: &ManagedFrame, index: usize, native: Option<FrameIx>) -> Named {
+    Named {
+        kind: FrameKind::Python,
+        function: Some(plain(&frame.function)),
+        module: None,
+        file: Some(plain_path(&frame.file)),
+        line: frame.line,
+        pc: None,
+        trust: None,
+        domain: Some("cpython"),
+        native,
+        managed: u32::try_from(index).ok(),
+        runs_python: false,
+    }
+}
+
+/// A path made harmless; unlike a name it is shown whole.
+fn plain_path(path: &str) -> String {
+    path.chars().take(1024).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// Which part of the world a frame belongs to, by the name of its module.
+fn domain(module: Option<&str>, function: Option<&str>) -> Option<&'static str> {
+    let module = module?;
+    let starts = |names: &[&str]| names.iter().any(|n| module.starts_with(n));
+    if starts(&["libc.so", "libc-2", "libpthread", "libm.so", "librt.so", "ld-musl"]) {
+        Some("libc")
+    } else if starts(&["ld-linux", "ld-2", "ld.so", "libdl.so", "libdl-2"]) {
+        Some("loader")
+    } else if starts(&["libpython3", "python3", "_ctypes.", "_asyncio.", "_queue.", "_multiprocessing."])
+        || module == "python"
+    {
+        Some("cpython")
+    } else if starts(&["libamdhip64"]) {
+        Some("hip")
+    } else if starts(&["libhsa-runtime64", "libhsakmt"]) {
+        Some("hsa")
+    } else if starts(&["libcuda.", "libcudart", "libnvrtc"]) {
+        Some("cuda")
+    } else if starts(&["libstdc++", "libgcc_s", "libc++"]) {
+        Some("cxx")
+    } else if function
+        .is_some_and(|f| f.starts_with("_R") || f.starts_with("std::rt::") || f.starts_with("core::ops::"))
+    {
+        Some("rust")
+    } else {
+        None
+    }
+}
