@@ -12,6 +12,9 @@
 #![deny(unsafe_code)]
 
 pub mod arch;
+pub mod cli;
+pub mod commands;
+pub mod diagnose;
 pub mod elf;
 pub mod facts;
 pub mod graph;

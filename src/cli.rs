@@ -1,0 +1,214 @@
+//! The command line: options resolved once, and the exit codes of the contract.
+
+use crate::diagnose;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Names the deadlock of a hung process: who holds what, who waits for whom, and why that is a cycle.
+#[derive(Parser, Debug)]
+#[command(name = "hangscope", version, max_term_width = 100, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// See [`Common`].
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// The verbs.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Stop processes for an instant, capture them, let them run on, then report
+    Attach(Attach),
+    /// Report on a core file
+    Core(Core),
+}
+
+/// `hangscope attach`.
+#[derive(Args, Debug)]
+pub struct Attach {
+    /// The processes
+    #[arg(required = true, value_name = "PID")]
+    pub pids: Vec<i32>,
+    /// Take all descendants of each PID too
+    #[arg(long)]
+    pub tree: bool,
+    /// Looks to take; by default one, and a second where the first proves no deadlock
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub samples: Option<u32>,
+    /// Time between two looks
+    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = parse_duration)]
+    pub interval: Duration,
+    /// Stop and trace nothing: only what /proc gives
+    #[arg(long)]
+    pub no_stop: bool,
+    /// The longest the process may be held; what is not read by then is left out
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
+    pub max_pause: Duration,
+    /// Write what was read as a small ELF core
+    #[arg(long, value_name = "FILE")]
+    pub save_core: Option<PathBuf>,
+}
+
+/// `hangscope core`.
+#[derive(Args, Debug)]
+pub struct Core {
+    /// The core file
+    #[arg(value_name = "CORE")]
+    pub core: PathBuf,
+    /// The program that dumped it, where the core's own path is of no use
+    #[arg(long, value_name = "FILE")]
+    pub exe: Option<PathBuf>,
+}
+
+/// Options every verb takes.
+#[derive(Args, Debug, Clone)]
+pub struct Common {
+    /// Form of the report
+    #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// Short for --format json
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Write the report here instead of stdout
+    #[arg(short, long, global = true, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Where the target's files are found, for cores from another machine
+    #[arg(long, global = true, value_name = "DIR")]
+    pub sysroot: Option<PathBuf>,
+    /// A directory with separate debug files; may be given several times
+    #[arg(long, global = true, value_name = "DIR")]
+    pub debug_dir: Vec<PathBuf>,
+    /// Colour in the text report
+    #[arg(long, global = true, value_enum, default_value_t = Color::Auto)]
+    pub color: Color,
+    /// Which stacks the text report shows
+    #[arg(long, global = true, value_enum, default_value_t = Threads::Blocked)]
+    pub threads: Threads,
+    /// Say more: every frame, every piece of evidence
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+    /// Say less: no progress, no warnings on stderr
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+}
+
+/// Forms of the report.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// For people
+    Text,
+    /// For programs: `hangscope/1`
+    Json,
+}
+
+/// When to colour.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Color {
+    /// On a terminal, unless `NO_COLOR` is set
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+/// Which stacks to show.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Threads {
+    /// Every thread's
+    All,
+    /// Those of blocked threads
+    Blocked,
+    /// Only the cycle's
+    Cycle,
+}
+
+impl Common {
+    /// The form asked for.
+    #[must_use]
+    pub fn form(&self) -> Format {
+        if self.json { Format::Json } else { self.format }
+    }
+
+    /// Whether text written to stdout (or to a file) is coloured.
+    #[must_use]
+    pub fn colored(&self, to_stderr: bool) -> bool {
+        match self.color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => {
+                let terminal =
+                    if to_stderr { std::io::stderr().is_terminal() } else { std::io::stdout().is_terminal() };
+                self.output.is_none() && terminal && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+            }
+        }
+    }
+
+    /// The part of [`diagnose::Options`] that every door shares.
+    #[must_use]
+    pub fn diagnose_options(&self) -> diagnose::Options {
+        diagnose::Options {
+            sysroot: self.sysroot.clone(),
+            debug_dirs: self.debug_dir.clone(),
+            ..diagnose::Options::default()
+        }
+    }
+}
+
+/// Reads `60s`, `500ms`, `5m`, `1h30m`, `2.5s`, or a bare number of seconds.
+///
+/// # Errors
+/// One line that says what was wrong.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("'{text}' is no duration; write 60s, 500ms, 5m or 1h30m");
+    let mut total = Duration::ZERO;
+    let mut rest = text.trim();
+    if rest.is_empty() {
+        return Err(wrong());
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let (number, tail) = rest.split_at(digits);
+        let value: f64 = number.parse().map_err(|_| wrong())?;
+        let letters = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(letters);
+        let scale = match unit.trim() {
+            "ms" => 0.001,
+            "s" | "" => 1.0,
+            "m" | "min" => 60.0,
+            "h" => 3600.0,
+            "d" => 86400.0,
+            _ => return Err(wrong()),
+        };
+        let part = Duration::try_from_secs_f64(value * scale).map_err(|_| wrong())?;
+        total = total.checked_add(part).ok_or_else(wrong)?;
+        rest = tail;
+    }
+    Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read() {
+        assert_eq!(parse_duration("60s"), Ok(Duration::from_secs(60)));
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_duration("1h30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(parse_duration("2.5"), Ok(Duration::from_millis(2500)));
+        for bad in ["", "s", "5x", "1e999s", "-3s", "99999999999999999999d"] {
+            assert!(parse_duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,28 @@
+//! `hangscope attach PID...`
+
+use crate::cli::{Attach, Common};
+use crate::diagnose::{self, Options};
+use crate::units::Pid;
+
+/// Attaches, reports, gives the exit code.
+///
+/// # Errors
+/// When nothing could be analysed.
+pub fn run(args: &Attach, common: &Common) -> anyhow::Result<u8> {
+    let options = Options {
+        no_stop: args.no_stop,
+        max_pause: args.max_pause,
+        samples: args.samples,
+        interval: args.interval,
+        save_core: args.save_core.clone(),
+        ..common.diagnose_options()
+    };
+    let mut pids: Vec<Pid> = args.pids.iter().map(|p| Pid(*p)).collect();
+    if args.tree {
+        pids = pids.iter().flat_map(|p| crate::target::live::descendants(*p)).collect();
+    }
+    pids.sort();
+    pids.dedup();
+    let diagnosis = diagnose::live(&pids, &options)?;
+    super::deliver(&diagnosis, common)
+}

@@ -1,0 +1,85 @@
+//! One file per verb. Everything here may fail with one line for the person; exit codes are the contract's.
+
+pub mod attach;
+pub mod core;
+
+use crate::cli::{Cli, Command, Common, Format, Threads};
+use crate::diagnose::Diagnosis;
+use crate::report::{self, Captured, Case};
+use anyhow::Context;
+use std::io::Write;
+
+/// Exit code for wrong usage, or where nothing could be analysed.
+pub const NOTHING: u8 = 2;
+
+/// Runs the verb; the value is the exit code.
+///
+/// # Errors
+/// One line: what, where, what to try.
+pub fn run(cli: &Cli) -> anyhow::Result<u8> {
+    match &cli.command {
+        Command::Attach(a) => attach::run(a, &cli.common),
+        Command::Core(c) => core::run(c, &cli.common),
+    }
+}
+
+/// Writes the report of `diagnosis` where the options say and gives the exit code of its verdict.
+///
+/// # Errors
+/// When the report cannot be written.
+pub fn deliver(diagnosis: &Diagnosis, common: &Common) -> anyhow::Result<u8> {
+    let text = render(diagnosis, common, false);
+    match &common.output {
+        Some(path) => {
+            std::fs::write(path, text).with_context(|| format!("cannot write the report to {}", path.display()))?;
+        }
+        None => match std::io::stdout().lock().write_all(text.as_bytes()) {
+            // a reader that has seen enough (`| head`) is no failure
+            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => {}
+            other => other.context("cannot write the report to standard output")?,
+        },
+    }
+    Ok(diagnosis.verdict.exit_code())
+}
+
+/// The report as the options want it.
+#[must_use]
+pub fn render(diagnosis: &Diagnosis, common: &Common, to_stderr: bool) -> String {
+    let captured = Captured {
+        at: diagnosis.captured.at,
+        source: diagnosis.captured.source,
+        pause: diagnosis.captured.pause,
+        warnings: diagnosis.captured.warnings.clone(),
+    };
+    let case = Case {
+        snapshots: &diagnosis.snapshots,
+        stacks: &diagnosis.stacks,
+        facts: &diagnosis.facts,
+        runtimes: &diagnosis.runtimes,
+        graph: &diagnosis.graph,
+        verdict: &diagnosis.verdict,
+        captured: &captured,
+    };
+    match common.form() {
+        Format::Json => report::json(&case),
+        Format::Text => report::text(
+            &case,
+            &report::TextOptions {
+                color: common.colored(to_stderr),
+                width: terminal_width(),
+                threads: match common.threads {
+                    Threads::All => report::Threads::All,
+                    Threads::Blocked => report::Threads::Blocked,
+                    Threads::Cycle => report::Threads::Cycle,
+                },
+                verbose: common.verbose,
+            },
+        ),
+    }
+}
+
+/// Columns to fill: `COLUMNS`, else 80; never under 60 nor over 120.
+fn terminal_width() -> usize {
+    let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse::<usize>().ok());
+    columns.unwrap_or(80).clamp(60, 120)
+}

@@ -1,0 +1,380 @@
+//! The corridor: prepare, pause, release, think. The only module that knows all the rooms (but `report`, which it only
+//! hands its case to).
+//!
+//! A live process goes through four beats. **Prepare**, while it runs: mappings, modules, runtimes, layouts, symbol
+//! addresses. **Pause**: registers, stacks, and what each decoder gathers; reads only, nothing is opened, unwound or
+//! named. **Release**. **Think**: unwinding, facts, graph, verdict, on what was kept. A core only thinks.
+//!
+//! Unwinding happens after the release because every live stack is kept whole: at 2,000 threads it would otherwise be the
+//! longest part of the pause.
+
+use crate::facts::{Facts, RuntimeNote};
+use crate::graph::Graph;
+use crate::memory::{Kept, Memory};
+use crate::runtimes::{self, Decoder, Held, View};
+use crate::snapshot::{Snapshot, WithImages};
+use crate::target::core::{CoreFile, CoreOptions};
+use crate::target::live::{Live, Released, StopLimits};
+use crate::target::{Target, TargetError, minicore};
+use crate::units::{Addr, ModuleIx, Pid, ProcessIx};
+use crate::unwind::{self, Stack};
+use crate::verdict::{self, Look, Movement, Verdict};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+/// What the command line says about how to look.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Nothing is stopped, nothing traced.
+    pub no_stop: bool,
+    /// The longest a process may be held.
+    pub max_pause: Duration,
+    /// Looks to take. `None`: one, and a second where the first proves no deadlock.
+    pub samples: Option<u32>,
+    /// Time between looks.
+    pub interval: Duration,
+    /// Where a core's files are found.
+    pub sysroot: Option<PathBuf>,
+    /// Directories with separate debug files.
+    pub debug_dirs: Vec<PathBuf>,
+    /// Where to write a minicore.
+    pub save_core: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            no_stop: false,
+            max_pause: Duration::from_secs(2),
+            samples: None,
+            interval: Duration::from_millis(500),
+            sysroot: None,
+            debug_dirs: Vec::new(),
+            save_core: None,
+        }
+    }
+}
+
+/// Why there is no diagnosis at all.
+#[derive(Debug, thiserror::Error)]
+pub enum DiagnoseError {
+    /// The process or core could not be reached.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// No process was named.
+    #[error("no process to look at; name one by its PID")]
+    Nothing,
+    /// The minicore could not be written.
+    #[error("cannot write the core to {path}: {source}")]
+    Save {
+        /// Where it should have gone.
+        path: String,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Everything found out, ready to be told.
+pub struct Diagnosis {
+    /// The processes, indexed by `ProcessIx`.
+    pub snapshots: Vec<Snapshot>,
+    /// A stack for each thread of each process.
+    pub stacks: Vec<Vec<Stack>>,
+    /// What all runtimes found in all processes.
+    pub facts: Facts,
+    /// What each process's runtimes are.
+    pub runtimes: Vec<Vec<RuntimeNote>>,
+    /// Who waits for whom.
+    pub graph: Graph,
+    /// What is wrong.
+    pub verdict: Verdict,
+    /// How the capture went.
+    pub captured: Captured,
+}
+
+/// How the capture went.
+#[derive(Clone, Debug)]
+pub struct Captured {
+    /// When.
+    pub at: SystemTime,
+    /// The contract's word: `live` or `core`.
+    pub source: &'static str,
+    /// How long the target was held: of several processes the longest.
+    pub pause: Option<Duration>,
+    /// System calls made while it was held, all processes together.
+    pub syscalls_in_pause: u64,
+    /// What is missing and what would mend it.
+    pub warnings: Vec<String>,
+    /// Whether something that could have changed the verdict could not be read.
+    pub partial: bool,
+}
+
+/// A running process made ready: everything that may take time is done before it is held.
+struct Prepared {
+    live: Live,
+    snapshot: Snapshot,
+    decoders: Vec<Box<dyn Decoder>>,
+}
+
+impl Prepared {
+    fn new(pid: Pid, options: &Options) -> Result<Prepared, DiagnoseError> {
+        let live = Live::open(pid)?.with_debug_directories(options.debug_dirs.clone());
+        let snapshot = Snapshot::prepare(&live)?;
+        snapshot.images_from_memory(&live);
+        let decoders = find_runtimes(&snapshot, &live);
+        Ok(Prepared { live, snapshot, decoders })
+    }
+}
+
+fn find_runtimes(snapshot: &Snapshot, memory: &dyn Memory) -> Vec<Box<dyn Decoder>> {
+    runtimes::all().into_iter().filter_map(|r| r.find(snapshot, memory)).collect()
+}
+
+/// One process after its pause.
+struct Taken {
+    snapshot: Snapshot,
+    decoders: Vec<Box<dyn Decoder>>,
+    kept: Kept,
+}
+
+/// Diagnoses running processes as one graph.
+///
+/// # Errors
+/// When none of the processes could be captured; of several, those that could not are warnings.
+pub fn live(pids: &[Pid], options: &Options) -> Result<Diagnosis, DiagnoseError> {
+    let mut first: Option<Diagnosis> = None;
+    let mut looks = 0;
+    let mut last_at = Instant::now();
+    loop {
+        let at = Instant::now();
+        let (diagnosis, kept) = look(pids, options, first.as_ref().map(|f| (f, at.duration_since(last_at))))?;
+        looks += 1;
+        let more = match options.samples {
+            Some(n) => looks < n,
+            None => looks < 2 && diagnosis.verdict.wants_second_look(),
+        };
+        if !more {
+            if let Some(path) = &options.save_core {
+                save(path, &diagnosis, &kept)?;
+            }
+            return Ok(diagnosis);
+        }
+        last_at = at;
+        first = Some(diagnosis);
+        std::thread::sleep(options.interval);
+    }
+}
+
+/// Takes one look at all processes and thinks about it.
+fn look(
+    pids: &[Pid],
+    options: &Options,
+    earlier: Option<(&Diagnosis, Duration)>,
+) -> Result<(Diagnosis, Vec<Kept>), DiagnoseError> {
+    let mut warnings = Vec::new();
+    let mut prepared = Vec::new();
+    let mut failure = None;
+    for pid in pids {
+        match Prepared::new(*pid, options) {
+            Ok(p) => prepared.push(p),
+            Err(e) => {
+                // of several processes one that cannot be reached silences no other
+                warnings.push(e.to_string());
+                failure.get_or_insert(e);
+            }
+        }
+    }
+    let at = SystemTime::now();
+    let mut captured =
+        Captured { at, source: "live", pause: None, syscalls_in_pause: 0, warnings: Vec::new(), partial: false };
+    let taken = pause(prepared, options, &mut captured, &mut warnings, &mut failure);
+    if taken.is_empty() {
+        return Err(failure.unwrap_or(DiagnoseError::Nothing));
+    }
+    captured.partial |= failure.is_some();
+    captured.warnings = warnings;
+    let mut processes = Vec::new();
+    let mut kept = Vec::new();
+    for t in taken {
+        let ix = ProcessIx(u32::try_from(processes.len()).unwrap_or(u32::MAX));
+        let understood = understand(ix, t.snapshot, &t.kept, &t.decoders);
+        processes.push(understood);
+        kept.push(t.kept);
+    }
+    Ok((think(processes, captured, earlier), kept))
+}
+
+/// Holds all processes at once, reads, lets all go.
+fn pause(
+    prepared: Vec<Prepared>,
+    options: &Options,
+    captured: &mut Captured,
+    warnings: &mut Vec<String>,
+    failure: &mut Option<DiagnoseError>,
+) -> Vec<Taken> {
+    let limits = StopLimits { max_pause: options.max_pause, ..StopLimits::default() };
+    let mut held = Vec::new();
+    for p in &prepared {
+        let stopped = if options.no_stop { p.live.observe(&limits) } else { p.live.stop(&limits) };
+        let stopped = stopped.or_else(|refused| match refused {
+            TargetError::Refused { .. } if !options.no_stop => {
+                warnings.push(format!("{refused}; going by what /proc gives without stopping"));
+                captured.partial = true;
+                p.live.observe(&limits).map_err(|_| refused)
+            }
+            other => Err(other),
+        });
+        match stopped {
+            Ok(s) => held.push(Some(s)),
+            Err(e) => {
+                warnings.push(e.to_string());
+                failure.get_or_insert(e.into());
+                held.push(None);
+            }
+        }
+    }
+    for (p, stopped) in prepared.iter().zip(&held) {
+        let Some(stopped) = stopped else { continue };
+        stopped.read_stacks();
+        let view = Held { threads: stopped.thread_states(), snapshot: &p.snapshot, memory: stopped.memory() };
+        for decoder in &p.decoders {
+            decoder.gather(&view);
+        }
+        if options.save_core.is_some() {
+            stopped.memory().expect(&minicore::find_loader_ranges(&p.snapshot.process, stopped.memory()));
+        }
+    }
+    let released: Vec<Option<Released>> = held.into_iter().map(|s| s.map(|s| s.release())).collect();
+    let mut taken = Vec::new();
+    for (mut p, released) in prepared.into_iter().zip(released) {
+        let Some(r) = released else { continue };
+        warnings.extend(r.warnings);
+        if !options.no_stop && !r.pause.is_zero() {
+            captured.pause = captured.pause.max(Some(r.pause));
+        }
+        captured.syscalls_in_pause += r.syscalls_in_pause;
+        p.snapshot.freeze(r.threads, r.mappings);
+        taken.push(Taken { snapshot: p.snapshot, decoders: p.decoders, kept: r.kept });
+    }
+    taken
+}
+
+/// Diagnoses a core.
+///
+/// # Errors
+/// When it cannot be read as one.
+pub fn core(path: &Path, exe: Option<&Path>, options: &Options) -> Result<Diagnosis, DiagnoseError> {
+    let core = CoreFile::open(
+        path,
+        &CoreOptions {
+            exe: exe.map(Path::to_path_buf),
+            sysroot: options.sysroot.clone(),
+            debug_dirs: options.debug_dirs.clone(),
+        },
+    )?;
+    let mut snapshot = Snapshot::prepare(&core)?;
+    snapshot.images_from_memory(&core);
+    let threads = core.threads()?;
+    snapshot.freeze(threads, None);
+    let decoders = find_runtimes(&snapshot, &WithImages { memory: &core, snapshot: &snapshot });
+    let understood = understand(ProcessIx(0), snapshot, &core, &decoders);
+    let captured = Captured {
+        at: std::fs::metadata(path).and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now()),
+        source: "core",
+        pause: None,
+        syscalls_in_pause: 0,
+        warnings: core.warnings(),
+        partial: core.is_truncated(),
+    };
+    Ok(think(vec![understood], captured, None))
+}
+
+/// One process understood.
+struct Understood {
+    snapshot: Snapshot,
+    stacks: Vec<Stack>,
+    facts: Facts,
+    runtimes: Vec<RuntimeNote>,
+}
+
+fn understand(
+    process: ProcessIx,
+    snapshot: Snapshot,
+    memory: &(dyn Memory + Sync),
+    decoders: &[Box<dyn Decoder>],
+) -> Understood {
+    let layered = WithImages { memory, snapshot: &snapshot };
+    let stacks = unwind::unwind_all(&snapshot, &layered);
+    let view = View { process, snapshot: &snapshot, stacks: &stacks, memory: &layered };
+    let mut facts = Facts::default();
+    let mut notes = Vec::new();
+    for decoder in decoders {
+        let mut found = decoder.decode(&view);
+        notes.extend(found.runtime.take());
+        facts.absorb(found);
+    }
+    Understood { snapshot, stacks, facts, runtimes: notes }
+}
+
+/// Facts → graph → verdict.
+fn think(processes: Vec<Understood>, captured: Captured, earlier: Option<(&Diagnosis, Duration)>) -> Diagnosis {
+    let mut facts = Facts::default();
+    let (mut snapshots, mut stacks, mut runtimes) = (Vec::new(), Vec::new(), Vec::new());
+    for p in processes {
+        facts.absorb(p.facts);
+        snapshots.push(p.snapshot);
+        stacks.push(p.stacks);
+        runtimes.push(p.runtimes);
+    }
+    let graph = Graph::build(&facts);
+    let movement = earlier.map(|(e, apart)| Movement::between(&e.snapshots, &snapshots, apart));
+    let unread = snapshots.iter().flat_map(|s| &s.threads).any(|t| t.registers.is_none() && t.state != Some('Z'));
+    let verdict = verdict::judge(&Look {
+        graph: &graph,
+        facts: &facts,
+        snapshots: &snapshots,
+        stacks: &stacks,
+        movement: movement.as_ref(),
+        partial: captured.partial || unread,
+    });
+    Diagnosis { snapshots, stacks, facts, runtimes, graph, verdict, captured }
+}
+
+/// Writes the minicore of each process: `FILE`, and for further processes `FILE.PID`.
+fn save(path: &Path, diagnosis: &Diagnosis, kept: &[Kept]) -> Result<(), DiagnoseError> {
+    for (i, (snapshot, kept)) in diagnosis.snapshots.iter().zip(kept).enumerate() {
+        let path = match i {
+            0 => path.to_path_buf(),
+            _ => PathBuf::from(format!("{}.{}", path.display(), snapshot.process.pid)),
+        };
+        let failed = |source| DiagnoseError::Save { path: path.display().to_string(), source };
+        let used = modules_in_use(snapshot, diagnosis.stacks.get(i));
+        let files: Vec<(Addr, Vec<u8>)> =
+            used.iter().filter_map(|m| snapshot.module(*m)).flat_map(|m| m.analysis_bytes()).collect();
+        let file = std::fs::File::create(&path).map_err(failed)?;
+        let core = minicore::Minicore {
+            process: &snapshot.process,
+            threads: &snapshot.threads,
+            mappings: &snapshot.mappings,
+            kept,
+            files: &files,
+        };
+        minicore::write(&core, &mut std::io::BufWriter::new(file)).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// The modules some frame lies in, and those runtimes read by name.
+fn modules_in_use(snapshot: &Snapshot, stacks: Option<&Vec<Stack>>) -> BTreeSet<ModuleIx> {
+    let mut used: BTreeSet<ModuleIx> =
+        stacks.into_iter().flatten().flat_map(|s| &s.frames).filter_map(|f| f.module).collect();
+    for (i, m) in snapshot.modules.iter().enumerate() {
+        let name = m.name();
+        if ["ld-linux", "ld-2", "libc.so", "libc-2", "libpthread", "libpython"].iter().any(|p| name.starts_with(p)) {
+            used.extend(u32::try_from(i).ok().map(ModuleIx));
+        }
+    }
+    used
+}
