@@ -139,6 +139,12 @@ struct Taken {
     kept: Kept,
 }
 
+/// What was read of one process: what a minicore holds.
+struct Read {
+    kept: Kept,
+    file_pages: Vec<(Addr, Vec<u8>)>,
+}
+
 /// Diagnoses running processes as one graph.
 ///
 /// # Errors
@@ -172,7 +178,7 @@ fn look(
     pids: &[Pid],
     options: &Options,
     earlier: Option<(&Diagnosis, Duration)>,
-) -> Result<(Diagnosis, Vec<Kept>), DiagnoseError> {
+) -> Result<(Diagnosis, Vec<Read>), DiagnoseError> {
     let mut warnings = Vec::new();
     let mut prepared = Vec::new();
     let mut failure = None;
@@ -199,9 +205,9 @@ fn look(
     let mut kept = Vec::new();
     for t in taken {
         let ix = ProcessIx(u32::try_from(processes.len()).unwrap_or(u32::MAX));
-        let understood = understand(ix, t.snapshot, &t.kept, &t.decoders);
+        let mut understood = understand(ix, t.snapshot, &t.kept, &t.decoders, options.save_core.is_some());
+        kept.push(Read { kept: t.kept, file_pages: std::mem::take(&mut understood.file_pages) });
         processes.push(understood);
-        kept.push(t.kept);
     }
     Ok((think(processes, captured, earlier), kept))
 }
@@ -278,8 +284,8 @@ pub fn core(path: &Path, exe: Option<&Path>, options: &Options) -> Result<Diagno
     snapshot.images_from_memory(&core);
     let threads = core.threads()?;
     snapshot.freeze(threads, None);
-    let decoders = find_runtimes(&snapshot, &WithImages { memory: &core, snapshot: &snapshot });
-    let understood = understand(ProcessIx(0), snapshot, &core, &decoders);
+    let decoders = find_runtimes(&snapshot, &WithImages::new(&core, &snapshot));
+    let understood = understand(ProcessIx(0), snapshot, &core, &decoders, false);
     let captured = Captured {
         at: std::fs::metadata(path).and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now()),
         source: "core",
@@ -297,6 +303,8 @@ struct Understood {
     stacks: Vec<Stack>,
     facts: Facts,
     runtimes: Vec<RuntimeNote>,
+    /// Pages of files that were read, for the minicore.
+    file_pages: Vec<(Addr, Vec<u8>)>,
 }
 
 fn understand(
@@ -304,8 +312,10 @@ fn understand(
     snapshot: Snapshot,
     memory: &(dyn Memory + Sync),
     decoders: &[Box<dyn Decoder>],
+    note_pages: bool,
 ) -> Understood {
-    let layered = WithImages { memory, snapshot: &snapshot };
+    let layered = WithImages::new(memory, &snapshot);
+    let layered = if note_pages { layered.noting_pages() } else { layered };
     let stacks = unwind::unwind_all(&snapshot, &layered);
     let view = View { process, snapshot: &snapshot, stacks: &stacks, memory: &layered };
     let mut facts = Facts::default();
@@ -315,7 +325,8 @@ fn understand(
         notes.extend(found.runtime.take());
         facts.absorb(found);
     }
-    Understood { snapshot, stacks, facts, runtimes: notes }
+    let file_pages = layered.pages_used();
+    Understood { snapshot, stacks, facts, runtimes: notes, file_pages }
 }
 
 /// Facts → graph → verdict.
@@ -343,22 +354,22 @@ fn think(processes: Vec<Understood>, captured: Captured, earlier: Option<(&Diagn
 }
 
 /// Writes the minicore of each process: `FILE`, and for further processes `FILE.PID`.
-fn save(path: &Path, diagnosis: &Diagnosis, kept: &[Kept]) -> Result<(), DiagnoseError> {
-    for (i, (snapshot, kept)) in diagnosis.snapshots.iter().zip(kept).enumerate() {
+fn save(path: &Path, diagnosis: &Diagnosis, read: &[Read]) -> Result<(), DiagnoseError> {
+    for (i, (snapshot, read)) in diagnosis.snapshots.iter().zip(read).enumerate() {
         let path = match i {
             0 => path.to_path_buf(),
             _ => PathBuf::from(format!("{}.{}", path.display(), snapshot.process.pid)),
         };
         let failed = |source| DiagnoseError::Save { path: path.display().to_string(), source };
         let used = modules_in_use(snapshot, diagnosis.stacks.get(i));
-        let files: Vec<(Addr, Vec<u8>)> =
-            used.iter().filter_map(|m| snapshot.module(*m)).flat_map(|m| m.analysis_bytes()).collect();
+        let mut files = read.file_pages.clone();
+        files.extend(used.iter().filter_map(|m| snapshot.module(*m)).flat_map(|m| m.analysis_bytes()));
         let file = std::fs::File::create(&path).map_err(failed)?;
         let core = minicore::Minicore {
             process: &snapshot.process,
             threads: &snapshot.threads,
             mappings: &snapshot.mappings,
-            kept,
+            kept: &read.kept,
             files: &files,
         };
         minicore::write(&core, &mut std::io::BufWriter::new(file)).map_err(failed)?;

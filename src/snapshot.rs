@@ -6,8 +6,9 @@ use crate::elf::{ElfFile, Symbol};
 use crate::memory::{Memory, ReadError};
 use crate::target::{Files, Mapping, Process, Target, TargetError, ThreadState};
 use crate::units::{Addr, LoadBias, ModuleIx, PAGE, PthreadT, Tid};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A program counter and how to look it up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -86,6 +87,13 @@ impl Module {
         let elf = ElfFile::parse(bytes).map_err(|e| format!("{}: {e}", self.path.display()))?;
         let bias = bias_of(&elf, &self.first).ok_or_else(|| format!("{}: no loadable segment", self.path.display()))?;
         Ok(Image { elf, bias })
+    }
+
+    /// The parts of the file another machine needs to unwind and name without it, by their address in the process.
+    #[must_use]
+    pub fn analysis_bytes(&self) -> Vec<(Addr, Vec<u8>)> {
+        let Ok(image) = self.image() else { return Vec::new() };
+        image.elf.analysis_parts().into_iter().map(|(at, bytes)| (image.bias.to_addr(at), bytes.to_vec())).collect()
     }
 
     /// The symbol named `name`, as an address of the target.
@@ -261,19 +269,54 @@ fn modules_of(mappings: &[Mapping], files: &Arc<dyn Files>) -> Vec<Module> {
 /// Memory with the read-only parts of the modules' files beneath it: what the door did not keep or the core does not
 /// hold is taken from segments the program cannot write.
 pub struct WithImages<'a> {
-    /// What the door gave.
-    pub memory: &'a (dyn Memory + Sync),
-    /// The process.
-    pub snapshot: &'a Snapshot,
+    memory: &'a (dyn Memory + Sync),
+    snapshot: &'a Snapshot,
+    /// Pages that were taken from files, where someone wants to know.
+    used: Option<Mutex<BTreeSet<Addr>>>,
+}
+
+impl<'a> WithImages<'a> {
+    /// `memory` is what the door gave.
+    #[must_use]
+    pub fn new(memory: &'a (dyn Memory + Sync), snapshot: &'a Snapshot) -> WithImages<'a> {
+        WithImages { memory, snapshot, used: None }
+    }
+
+    /// Notes which pages come from files: a minicore takes them along.
+    #[must_use]
+    pub fn noting_pages(mut self) -> WithImages<'a> {
+        self.used = Some(Mutex::default());
+        self
+    }
+
+    /// The pages that came from files, ascending, with their bytes.
+    #[must_use]
+    pub fn pages_used(&self) -> Vec<(Addr, Vec<u8>)> {
+        let Some(used) = &self.used else { return Vec::new() };
+        let used = std::mem::take(&mut *used.lock().unwrap_or_else(PoisonError::into_inner));
+        used.into_iter().filter_map(|page| Some((page, self.from_file(page, PAGE as usize)?.to_vec()))).collect()
+    }
+
+    fn from_file(&self, at: Addr, len: usize) -> Option<&[u8]> {
+        let (_, module) = self.snapshot.module_at(at)?;
+        let image = module.image().ok()?;
+        image.elf.read_only_bytes(image.bias.to_vaddr(at), len)
+    }
 }
 
 impl Memory for WithImages<'_> {
     fn read(&self, at: Addr, buf: &mut [u8]) -> Result<(), ReadError> {
         let Err(first) = self.memory.read(at, buf) else { return Ok(()) };
-        let (_, module) = self.snapshot.module_at(at).ok_or(first)?;
-        let image = module.image().map_err(|_| first)?;
-        let bytes = image.elf.read_only_bytes(image.bias.to_vaddr(at), buf.len()).ok_or(first)?;
-        buf.copy_from_slice(bytes);
+        buf.copy_from_slice(self.from_file(at, buf.len()).ok_or(first)?);
+        if let Some(used) = &self.used {
+            let mut used = used.lock().unwrap_or_else(PoisonError::into_inner);
+            let last = at.offset(i64::try_from(buf.len().saturating_sub(1)).unwrap_or(0)).page();
+            let mut page = at.page();
+            while page <= last {
+                used.insert(page);
+                page = page.offset(PAGE as i64);
+            }
+        }
         Ok(())
     }
 }

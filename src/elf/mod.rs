@@ -260,6 +260,35 @@ impl ElfFile {
         self.slice(at, len, false)
     }
 
+    /// The loaded, read-only parts another machine needs to unwind and to name functions without this file: headers,
+    /// notes, dynamic symbols, call frame information. Where each lies, and its bytes.
+    #[must_use]
+    pub fn analysis_parts(&self) -> Vec<(Vaddr, &[u8])> {
+        const NAMES: [&str; 10] = [
+            ".note.gnu.build-id",
+            ".gnu.hash",
+            ".hash",
+            ".dynsym",
+            ".dynstr",
+            ".gnu.version",
+            ".eh_frame_hdr",
+            ".eh_frame",
+            ".dynamic",
+            ".PyRuntime",
+        ];
+        let first = self.extents.iter().find(|e| e.bytes.start == 0 && !e.writable);
+        let headers = first.and_then(|e| {
+            let len = e.bytes.len().min(usize::try_from(crate::units::PAGE).ok()?);
+            Some((Vaddr(e.vaddr), self.bytes.get(..len)?))
+        });
+        let sections = NAMES.iter().filter_map(|name| {
+            let section = self.headers.section(&self.bytes, name).filter(|s| s.kind != SHT_NOBITS)?;
+            let len = usize::try_from(section.size).ok()?;
+            Some((Vaddr(section.vaddr), self.read_only_bytes(Vaddr(section.vaddr), len)?))
+        });
+        headers.into_iter().chain(sections).collect()
+    }
+
     /// The bytes the file gives at one of its addresses, writable segments included.
     fn bytes_at(&self, at: Vaddr, len: usize) -> Option<&[u8]> {
         self.slice(at, len, true)

@@ -39,9 +39,16 @@ pub struct CoreFile {
     mappings: Vec<Mapping>,
     files: Arc<files::CoreFiles>,
     warnings: Vec<String>,
+    truncated: bool,
 }
 
 impl CoreFile {
+    /// Whether the file ends before what its headers promise: the disk was full, or its size was limited.
+    #[must_use]
+    pub fn is_truncated(&self) -> bool {
+        self.truncated
+    }
+
     /// Opens the core at `path`: maps it and reads its headers and notes.
     ///
     /// # Errors
@@ -86,6 +93,7 @@ impl CoreFile {
                 false => "it holds no thread (no NT_PRSTATUS note)",
             }));
         }
+        let truncated = headers.truncated;
         let mut segments = headers.segments;
         let mappings = maps::union(&segments, &notes);
         segments.set_spans(&mappings);
@@ -94,7 +102,7 @@ impl CoreFile {
         let threads = identity::threads(&notes, &process, &mappings, &segments, &mut warnings);
         let files = Arc::new(files::CoreFiles::new(Arc::clone(&segments), &process, &mappings, options));
         let mappings = files.complete_permissions(mappings);
-        Ok(CoreFile { segments, process, threads, mappings, files, warnings })
+        Ok(CoreFile { segments, process, threads, mappings, files, warnings, truncated })
     }
 }
 

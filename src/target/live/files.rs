@@ -16,12 +16,20 @@ pub(super) struct ProcessFiles {
     directory: PathBuf,
     /// Its program, as its own mapping names it.
     exe: Option<PathBuf>,
+    /// Directories of separate debug files that were named to us.
+    debug_directories: Vec<PathBuf>,
 }
 
 impl ProcessFiles {
     /// For the process one of whose living threads has this `/proc` directory.
     pub(super) fn new(directory: PathBuf, exe: Option<PathBuf>) -> ProcessFiles {
-        ProcessFiles { directory, exe }
+        ProcessFiles { directory, exe, debug_directories: Vec::new() }
+    }
+
+    /// The same, with more directories of separate debug files, most wanted first.
+    pub(super) fn with_debug_directories(mut self, directories: Vec<PathBuf>) -> ProcessFiles {
+        self.debug_directories = directories;
+        self
     }
 
     /// Opens `path` inside the target's root; links in it, absolute ones too, stay inside that root.
@@ -80,8 +88,20 @@ impl Files for ProcessFiles {
     }
 
     fn open_path(&self, path: &Path) -> Result<FileBytes, TargetError> {
+        // directories named to us are ours, all other paths the target's
+        if self.debug_directories.iter().any(|d| path.starts_with(d))
+            && let Ok(file) = File::open(path)
+        {
+            return map(path, &file);
+        }
         let file = self.open_in_root(path).map_err(|e| failed(path, &e.to_string()))?;
         map(path, &file)
+    }
+
+    fn debug_directories(&self) -> Vec<PathBuf> {
+        let mut all = self.debug_directories.clone();
+        all.push(PathBuf::from("/usr/lib/debug"));
+        all
     }
 }
 

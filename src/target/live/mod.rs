@@ -94,6 +94,14 @@ impl Live {
         })
     }
 
+    /// The same process, with more directories of separate debug files (`--debug-dir`), most wanted first.
+    #[must_use]
+    pub fn with_debug_directories(mut self, directories: Vec<PathBuf>) -> Live {
+        let files = files::ProcessFiles::new(self.directory.clone(), self.process.exe.clone());
+        self.files = Arc::new(files.with_debug_directories(directories));
+        self
+    }
+
     /// What moves when a thread runs, for each thread: state letter, counters, system call, stack pointer and program
     /// counter. Stops nothing. Counters move by an attach too: compare two looks that have none between them.
     #[must_use]
@@ -194,6 +202,31 @@ impl Target for Live {
         self.warnings.clone()
     }
 }
+
+/// The process `pid` and all processes that descend from it, parents before children; at most [`MAX_TREE`]. A process that
+/// ends meanwhile is left out; `pid` itself is always there.
+#[must_use]
+pub fn descendants(pid: Pid) -> Vec<Pid> {
+    let mut tree = vec![pid];
+    let mut next = 0;
+    while let Some(parent) = tree.get(next).copied() {
+        next += 1;
+        // each thread lists the children it made (CONFIG_PROC_CHILDREN)
+        let tasks = PathBuf::from(format!("/proc/{parent}/task"));
+        for tid in proc::read_tasks(&tasks).unwrap_or_default() {
+            let list = proc::read_file(&tasks.join(tid.to_string()).join("children")).unwrap_or_default();
+            for child in String::from_utf8_lossy(&list).split_ascii_whitespace().filter_map(|c| c.parse().ok()) {
+                if tree.len() < MAX_TREE && !tree.contains(&Pid(child)) {
+                    tree.push(Pid(child));
+                }
+            }
+        }
+    }
+    tree
+}
+
+/// Processes a tree has at most.
+pub const MAX_TREE: usize = 1024;
 
 /// Turns a system call's refusal to tell about `pid` into what a person can use.
 fn failed(pid: Pid, what: &str, e: Errno) -> TargetError {
