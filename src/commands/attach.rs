@@ -19,7 +19,9 @@ pub fn run(args: &Attach, common: &Common) -> anyhow::Result<u8> {
     };
     let mut pids: Vec<Pid> = args.pids.iter().map(|p| Pid(*p)).collect();
     if args.tree {
-        pids = pids.iter().flat_map(|p| crate::target::live::descendants(*p)).collect();
+        // a root that is not there has no family, and its own error is to be told
+        let families: Vec<Pid> = pids.iter().flat_map(|p| crate::target::live::descendants(*p)).collect();
+        pids.extend(families);
     }
     pids.sort();
     pids.dedup();

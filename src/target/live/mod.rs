@@ -203,31 +203,6 @@ impl Target for Live {
     }
 }
 
-/// The process `pid` and all processes that descend from it, parents before children; at most [`MAX_TREE`]. A process that
-/// ends meanwhile is left out; `pid` itself is always there.
-#[must_use]
-pub fn descendants(pid: Pid) -> Vec<Pid> {
-    let mut tree = vec![pid];
-    let mut next = 0;
-    while let Some(parent) = tree.get(next).copied() {
-        next += 1;
-        // each thread lists the children it made (CONFIG_PROC_CHILDREN)
-        let tasks = PathBuf::from(format!("/proc/{parent}/task"));
-        for tid in proc::read_tasks(&tasks).unwrap_or_default() {
-            let list = proc::read_file(&tasks.join(tid.to_string()).join("children")).unwrap_or_default();
-            for child in String::from_utf8_lossy(&list).split_ascii_whitespace().filter_map(|c| c.parse().ok()) {
-                if tree.len() < MAX_TREE && !tree.contains(&Pid(child)) {
-                    tree.push(Pid(child));
-                }
-            }
-        }
-    }
-    tree
-}
-
-/// Processes a tree has at most.
-pub const MAX_TREE: usize = 1024;
-
 /// Turns a system call's refusal to tell about `pid` into what a person can use.
 fn failed(pid: Pid, what: &str, e: Errno) -> TargetError {
     match e {
