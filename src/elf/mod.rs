@@ -143,6 +143,13 @@ impl ElfFile {
         self.build_id.as_deref()
     }
 
+    /// Where the section of this name wants to lie in memory; `None` for one that is not loaded.
+    #[must_use]
+    pub fn section_at(&self, name: &str) -> Option<Vaddr> {
+        let section = self.headers.section(&self.bytes, name)?;
+        (section.flags & headers::SHF_ALLOC != 0).then_some(Vaddr(section.vaddr))
+    }
+
     /// The `PT_LOAD` segments, in file order.
     #[must_use]
     pub fn segments(&self) -> &[Segment] {

@@ -5,6 +5,7 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub mod cpython;
 pub mod kernel;
 
 use crate::arch::Syscall;
@@ -107,5 +108,5 @@ impl View<'_> {
 /// All runtimes we know. Order does not matter.
 #[must_use]
 pub fn all() -> Vec<&'static dyn Runtime> {
-    vec![&kernel::Kernel]
+    vec![&kernel::Kernel, &cpython::CPython]
 }

@@ -1,0 +1,50 @@
+//! Everything one CPython keeps, read once: the same reading is rehearsed on the running target, done in the pause, and
+//! looked at afterwards.
+
+use super::code::Codes;
+use super::find::Found;
+use super::frames::{Chain, read_chains};
+use super::gil::{Gil, read_gils};
+use super::objects::Objects;
+use super::thread_names::{read_active, read_names};
+use super::threads::{Doubt, Interpreter, read_interpreters};
+use crate::memory::ReadError;
+use crate::units::Addr;
+use std::collections::HashMap;
+
+/// What was read.
+pub(super) struct Census {
+    pub interpreters: Vec<Interpreter>,
+    pub gils: Vec<Gil>,
+    /// GILs whose fields could not be read.
+    pub lost_gils: Vec<(Addr, ReadError)>,
+    /// Frames by thread state.
+    pub chains: HashMap<Addr, Chain>,
+    pub codes: Codes,
+    /// Names by `threading.get_ident()`, one map for each interpreter.
+    pub names: Vec<HashMap<u64, String>>,
+}
+
+impl Census {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// Where the runtime's lists make no sense.
+    pub(super) fn take(objects: &Objects<'_>, found: &Found) -> Result<Census, Doubt> {
+        let interpreters = read_interpreters(objects, found.runtime)?;
+        let (gils, lost_gils) = read_gils(objects, &interpreters);
+        let all: Vec<_> = interpreters.iter().flat_map(|i| &i.threads).collect();
+        let newest: Vec<Addr> = all.iter().map(|t| t.frame).collect();
+        let chains: HashMap<Addr, Chain> = all.iter().map(|t| t.addr).zip(read_chains(objects, &newest)).collect();
+        let mut codes = Codes::default();
+        codes.load(objects, chains.values().flat_map(|c| &c.frames).filter(|f| !f.shim).map(|f| f.code));
+        let names = interpreters
+            .iter()
+            .map(|i| {
+                let active = read_active(objects, i);
+                read_names(objects, &active)
+            })
+            .collect();
+        Ok(Census { interpreters, gils, lost_gils, chains, codes, names })
+    }
+}
