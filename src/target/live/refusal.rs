@@ -15,8 +15,8 @@ struct Scene {
     target: Status,
     /// Our own.
     own: Status,
-    /// Name of the program that traces the target.
-    tracer_name: Option<String>,
+    /// The program that traces the target, as `NAME (PID)`.
+    tracer: Option<String>,
     /// `kernel.yama.ptrace_scope`; absent where Yama is not there.
     yama: Option<u32>,
     /// Who owns the target's `/proc` directory: not its user but root where it is not dumpable.
@@ -36,7 +36,7 @@ struct Scene {
 #[must_use]
 pub fn ptrace_refusal(pid: Pid) -> Option<(String, String)> {
     let scene = read_scene(pid);
-    let traced = scene.target.tracer.is_some_and(|t| t != 0);
+    let traced = scene.tracer.is_some();
     // opening this file asks the same question as attaching does (PTRACE_MODE_ATTACH), and does nothing
     let refused = std::fs::File::open(format!("/proc/{pid}/mem"))
         .is_err_and(|e| matches!(e.raw_os_error().map(Errno::from_raw), Some(Errno::EACCES | Errno::EPERM)));
@@ -48,10 +48,14 @@ pub(super) fn cause_of_refusal(pid: Pid) -> (String, String) {
     explain(&read_scene(pid))
 }
 
-/// `NAME (PID)` of a process, for messages.
-pub(super) fn read_process_name(pid: i32) -> Option<String> {
-    let bytes = read_short(Path::new(&format!("/proc/{pid}/comm"))).ok()?;
-    Some(String::from_utf8_lossy(&bytes).trim_end().to_string())
+/// `NAME (PID)` of a tracer. `TracerPid` names the thread that traces; its process is what a person knows.
+pub(super) fn read_tracer(tid: i32) -> String {
+    let read = |what: &str| read_short(Path::new(&format!("/proc/{what}"))).ok();
+    let process = read(&format!("{tid}/status")).and_then(|b| parse_status(&b).process).unwrap_or(tid);
+    match read(&format!("{process}/comm")) {
+        Some(name) => format!("{} ({process})", String::from_utf8_lossy(&name).trim_end()),
+        None => format!("another process ({process})"),
+    }
 }
 
 /// Whether the kernel answers ptrace calls at all: asks about a process that cannot exist.
@@ -67,7 +71,7 @@ fn read_scene(pid: Pid) -> Scene {
     let namespace = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/user")).ok();
     let read = |path: String| read_short(Path::new(&path)).ok().map(|b| String::from_utf8_lossy(&b).trim().to_string());
     Scene {
-        tracer_name: target.tracer.filter(|t| *t != 0).and_then(read_process_name),
+        tracer: target.tracer.filter(|t| *t != 0).map(read_tracer),
         yama: read("/proc/sys/kernel/yama/ptrace_scope".into()).and_then(|t| t.parse().ok()),
         directory_owner: std::fs::metadata(format!("/proc/{pid}")).ok().map(|m| m.uid()),
         same_user_namespace: namespace("self").zip(namespace(&pid.to_string())).map(|(a, b)| a == b),
@@ -87,11 +91,10 @@ fn explain(s: &Scene) -> (String, String) {
     if s.own_process {
         return say("a process cannot trace itself", "give the number of another process");
     }
-    if let Some(tracer) = s.target.tracer.filter(|t| *t != 0) {
-        let name = s.tracer_name.as_deref().unwrap_or("another process");
+    if let Some(tracer) = &s.tracer {
         return (
-            format!("{name} ({tracer}) traces it already"),
-            format!("detach or end {tracer}, or use --no-stop, which needs no tracing"),
+            format!("{tracer} traces it already"),
+            "detach or end that one, or use --no-stop, which needs no tracing".to_string(),
         );
     }
     if s.ptrace_cut_off {
@@ -190,7 +193,7 @@ mod tests {
         );
         assert!(cause(&|s| s.target.users = Some([0; 4])).contains("user 0 and we are user 1000"));
         assert!(cause(&|s| s.directory_owner = Some(0)).contains("not dumpable"));
-        assert!(cause(&|s| s.target.tracer = Some(77)).contains("another process (77)"));
+        assert!(cause(&|s| s.tracer = Some("gdb (77)".into())).contains("gdb (77) traces it already"));
         assert!(cause(&|s| (s.ptrace_cut_off, s.own.seccomp) = (true, Some(2))).contains("seccomp"));
         assert!(cause(&|s| s.same_user_namespace = Some(false)).contains("user namespace"));
         assert!(cause(&|s| s.label = Some("snap.x (enforce)".into())).contains("snap.x"));

@@ -2,7 +2,7 @@
 
 use super::Live;
 use super::proc::{Look, SyscallLine, read_look, read_syscall};
-use super::refusal::{cause_of_refusal, read_process_name};
+use super::refusal::{cause_of_refusal, read_tracer};
 use super::tracer::{Caught, Ended, Order, Report, Shared, trace};
 use crate::arch::x86_64::{self, USER_REGS};
 use crate::arch::{Arch, RegisterFile, ThreadRegisters};
@@ -194,7 +194,7 @@ fn start(order: Order, shared: &Arc<Shared>) -> Result<(Tracer, Report), TargetE
     let (done, done_from) = channel();
     let theirs = Arc::clone(shared);
     let thread = std::thread::Builder::new()
-        .name("tracer".to_string())
+        .name("hangscope".to_string())
         .spawn(move || trace(&order, &theirs, &report_to, &done_from))
         .map_err(|source| TargetError::Io { what: "starting the tracer".to_string(), source })?;
     match report.recv() {
@@ -212,10 +212,7 @@ fn why_not(look: &Look) -> Option<String> {
     match look.stat.state {
         'D' => Some("it sleeps in the kernel where nothing interrupts it (state D): no registers".to_string()),
         'Z' | 'X' | 'x' => Some("it has ended; the process lives on in its other threads".to_string()),
-        _ if look.tracer != 0 => {
-            let name = read_process_name(look.tracer).unwrap_or_else(|| "another process".to_string());
-            Some(format!("{name} ({}) traces it: no registers", look.tracer))
-        }
+        _ if look.tracer != 0 => Some(format!("{} traces it: no registers", read_tracer(look.tracer))),
         _ => None,
     }
 }

@@ -1,0 +1,494 @@
+//! The live door on real programs: whatever happens to us while we hold them, they run on unharmed.
+
+use hangscope::arch::x86_64;
+use hangscope::memory::{Memory, MemoryExt, ReadError};
+use hangscope::target::live::{Live, StopLimits, ptrace_refusal};
+use hangscope::target::{Target, TargetError};
+use hangscope::units::{Addr, HostTid, Pid};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid as NixPid;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// The program under test, compiled once.
+fn program() -> &'static PathBuf {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("live-target-{}", std::process::id()));
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/live/target.c");
+        let built = Command::new("cc").args(["-O1", "-g", "-pthread", "-o"]).arg(&out).arg(source).status();
+        assert!(built.is_ok_and(|s| s.success()), "needs cc");
+        out
+    })
+}
+
+/// A running program, ended when dropped.
+struct Running {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl Running {
+    fn start(args: &[&str]) -> Running {
+        Running::of(Command::new(program()).args(args))
+    }
+
+    fn of(command: &mut Command) -> Running {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Running { child, out }
+    }
+
+    /// The line that comes before `ready`, or `ready` itself.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).unwrap();
+        line.trim().to_string()
+    }
+
+    fn ready(mut self) -> Running {
+        assert_eq!(self.line(), "ready");
+        self
+    }
+
+    fn pid(&self) -> Pid {
+        Pid(self.child.id().cast_signed())
+    }
+
+    fn signal(&self, s: Signal) {
+        kill(NixPid::from_raw(self.pid().0), s).unwrap();
+    }
+
+    fn live(&self) -> Live {
+        Live::open(self.pid()).unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// State letter and tracer of every thread, read afresh.
+fn states(pid: Pid) -> Vec<(char, i32)> {
+    let mut out = Vec::new();
+    for t in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        // a thread may end while it is looked at
+        let Ok(text) = std::fs::read_to_string(t.unwrap().path().join("status")) else { continue };
+        let field = |k: &str| text.lines().find_map(|l| l.strip_prefix(k)).unwrap().trim().to_string();
+        out.push((field("State:").chars().next().unwrap(), field("TracerPid:").parse().unwrap()));
+    }
+    out
+}
+
+/// Waits until every thread is untraced and in one of these states.
+fn settles(pid: Pid, letters: &str) {
+    let until = Instant::now() + Duration::from_secs(5);
+    loop {
+        let now = states(pid);
+        if now.iter().all(|(s, t)| *t == 0 && letters.contains(*s)) {
+            return;
+        }
+        assert!(Instant::now() < until, "threads of {pid}: {now:?}, wanted {letters} and no tracer");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn threads_are_held_read_and_run_on() {
+    let p = Running::start(&["threads", "20", "8"]).ready();
+    let live = p.live();
+    let stopped = live.stop(&StopLimits::default()).unwrap();
+    assert!(states(p.pid()).iter().all(|(s, t)| *s == 't' && *t != 0));
+    assert_eq!(stopped.thread_states().len(), 21);
+    stopped.read_stacks();
+    let waiters: Vec<_> = stopped.thread_states().iter().skip(1).collect();
+    for t in &waiters {
+        let r = t.registers.as_ref().unwrap();
+        let call = t.syscall.unwrap();
+        assert_eq!(
+            (call.number, call.args[0]),
+            (Some(202), waiters[0].syscall.unwrap().args[0]),
+            "all wait for one futex"
+        );
+        // struct pthread names the thread
+        let base = Addr(r.tls_base.unwrap());
+        assert_eq!(stopped.memory().read_i32(base.offset(0x2d0)).unwrap(), t.tid.0);
+        assert_eq!(t.state, Some('S'));
+    }
+    // the mutex they wait for is main's
+    let owner = stopped.memory().read_i32(Addr(waiters[0].syscall.unwrap().args[0]).offset(8)).unwrap();
+    assert_eq!(owner, p.pid().0);
+    let released = stopped.release();
+    settles(p.pid(), "S");
+    assert!(released.pause > Duration::ZERO && released.pause < Duration::from_secs(1), "{:?}", released.pause);
+    assert_eq!(released.mappings, None);
+    assert_eq!(released.threads.len(), 21);
+    assert!(released.warnings.is_empty(), "{:?}", released.warnings);
+    // the whole live stack was kept, from the red zone to struct pthread
+    for t in &released.threads {
+        let r = t.registers.as_ref().unwrap();
+        let sp = r.sp().unwrap();
+        assert!(released.kept.covers(Addr(sp - 128), 128 + 1024), "{t:?}");
+        if t.host_tid != HostTid(p.pid().0) {
+            let top = r.tls_base.unwrap() + 0x2d4;
+            assert!(released.kept.covers(Addr(sp), usize::try_from(top - sp).unwrap()));
+            assert!(top - sp > 8 * 1024);
+        }
+    }
+    let mut b = [0; 8];
+    assert!(matches!(released.kept.read(Addr(0x10), &mut b), Err(ReadError::Released(_))));
+}
+
+#[test]
+fn eight_calls_a_thread_at_most() {
+    let p = Running::start(&["threads", "500"]).ready();
+    let live = p.live();
+    let stopped = live.stop(&StopLimits::default()).unwrap();
+    stopped.read_stacks();
+    let released = stopped.release();
+    let threads = released.threads.len() as u64;
+    assert_eq!(threads, 501);
+    println!("{threads} threads: pause {:?}, {} calls", released.pause, released.syscalls_in_pause);
+    assert!(released.syscalls_in_pause <= threads * 5, "{} calls for {threads} threads", released.syscalls_in_pause);
+}
+
+#[test]
+fn expected_pages_come_in_one_call() {
+    let p = Running::start(&["threads", "2"]).ready();
+    let live = p.live();
+    let stopped = live.stop(&StopLimits::default()).unwrap();
+    let maps = stopped.mappings().unwrap();
+    let ranges: Vec<_> = maps.iter().filter(|m| m.permissions.read && m.is_file()).map(|m| (m.start, 100)).collect();
+    assert!(ranges.len() > 5);
+    stopped.memory().expect(&ranges);
+    stopped.memory().expect(&[(Addr(0x10), 8), (Addr(u64::MAX - 4), 100), (Addr(u64::MAX), usize::MAX)]);
+    for (at, _) in &ranges {
+        stopped.memory().read_u64(*at).unwrap();
+        stopped.memory().read_u64(at.offset(2048)).unwrap();
+    }
+    assert!(matches!(stopped.memory().read_u64(Addr(0x10)), Err(ReadError::Unmapped(_))));
+    let released = stopped.release();
+    for (at, _) in &ranges {
+        released.kept.read_u64(at.offset(4088)).unwrap();
+    }
+    // 3 threads with 4 calls, looking for new threads with 4, one call for all pages, and what the wait took
+    assert!(released.syscalls_in_pause < 40, "{}", released.syscalls_in_pause);
+}
+
+#[test]
+fn a_panic_while_it_is_held_lets_go() {
+    let p = Running::start(&["threads", "5"]).ready();
+    let live = p.live();
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let stopped = live.stop(&StopLimits::default()).unwrap();
+        stopped.read_stacks();
+        std::panic::panic_any("in the middle");
+    }));
+    assert!(caught.is_err());
+    settles(p.pid(), "S");
+}
+
+#[test]
+fn a_spinning_program_is_held_and_spins_on() {
+    let p = Running::start(&["spin"]).ready();
+    let live = p.live();
+    let released = live.stop(&StopLimits::default()).unwrap().release();
+    let t = &released.threads[0];
+    assert!(t.registers.is_some());
+    assert_eq!(t.syscall, None);
+    assert_eq!(t.state, Some('R'));
+    settles(p.pid(), "R");
+    let before = live.progress();
+    std::thread::sleep(Duration::from_millis(200));
+    assert_ne!(before[0].2, live.progress()[0].2);
+}
+
+#[test]
+fn a_group_stopped_program_stays_stopped() {
+    let p = Running::start(&["threads", "3"]).ready();
+    p.signal(Signal::SIGSTOP);
+    settles(p.pid(), "T");
+    let live = p.live();
+    let released = live.stop(&StopLimits::default()).unwrap().release();
+    assert!(released.threads.iter().all(|t| t.registers.is_some() && t.state == Some('T')));
+    settles(p.pid(), "T");
+    p.signal(Signal::SIGCONT);
+    settles(p.pid(), "S");
+}
+
+#[test]
+fn a_vfork_parent_is_described_and_hangs_nobody() {
+    let p = Running::start(&["vfork"]).ready();
+    let live = p.live();
+    let began = Instant::now();
+    let released = live.stop(&StopLimits::default()).unwrap().release();
+    assert!(began.elapsed() < Duration::from_secs(2));
+    let t = &released.threads[0];
+    assert!(t.registers.is_none());
+    assert!(t.missing.as_ref().unwrap().contains("state D"), "{t:?}");
+    assert!(matches!(t.syscall.unwrap().number, Some(56 | 58 | 435)), "{t:?}");
+    settles(p.pid(), "D");
+}
+
+#[test]
+fn signals_sent_meanwhile_arrive() {
+    let mut p = Running::start(&["count"]).ready();
+    let mut sender = Command::new(program()).args(["send", &p.pid().to_string(), "3000"]).spawn().unwrap();
+    let live = p.live();
+    let mut stops = 0;
+    while sender.try_wait().unwrap().is_none() {
+        drop(live.stop(&StopLimits::default()).unwrap());
+        stops += 1;
+    }
+    assert!(sender.wait().unwrap().success());
+    assert!(stops > 3);
+    p.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    let line = p.line();
+    assert_eq!(line, "3000", "after {stops} stops");
+}
+
+#[test]
+fn a_program_killed_while_it_is_held_is_said_to_be_gone() {
+    let p = Running::start(&["threads", "4"]).ready();
+    let live = p.live();
+    let stopped = live.stop(&StopLimits::default()).unwrap();
+    p.signal(Signal::SIGKILL);
+    let until = Instant::now() + Duration::from_secs(5);
+    let sp = stopped.thread_states()[0].registers.as_ref().unwrap().sp().unwrap();
+    loop {
+        // pages read before are kept, so each round reads the same page afresh from the process itself
+        match live.read_u64(Addr(sp)) {
+            Err(ReadError::Lost) => break,
+            other => assert!(Instant::now() < until, "{other:?}"),
+        }
+    }
+    assert_eq!(stopped.memory().read_u64(Addr(sp)), Err(ReadError::Lost));
+    stopped.read_stacks();
+    let released = stopped.release();
+    assert_eq!(released.threads.len(), 5);
+    assert!(released.warnings.iter().any(|w| w.contains("ended while")), "{:?}", released.warnings);
+    assert!(matches!(live.stop(&StopLimits::default()), Err(TargetError::NoSuchProcess(_) | TargetError::Zombie(_))));
+}
+
+#[test]
+fn the_limit_ends_the_pause_by_itself() {
+    let p = Running::start(&["threads", "3"]).ready();
+    let live = p.live();
+    let limits = StopLimits { max_pause: Duration::from_millis(50), ..StopLimits::default() };
+    let stopped = live.stop(&limits).unwrap();
+    let sp = stopped.thread_states()[0].registers.as_ref().unwrap().sp().unwrap();
+    stopped.memory().read_u64(Addr(sp)).unwrap();
+    settles(p.pid(), "S");
+    // what was read before is kept, nothing of now is taken for then
+    stopped.memory().read_u64(Addr(sp)).unwrap();
+    let exe = stopped.mappings().unwrap()[0].start;
+    assert!(matches!(stopped.memory().read_u64(exe), Err(ReadError::Released(_))));
+    let released = stopped.release();
+    assert!(released.warnings.iter().any(|w| w.contains("limit")), "{:?}", released.warnings);
+    assert!(released.pause >= Duration::from_millis(50) && released.pause < Duration::from_millis(500));
+}
+
+#[test]
+fn threads_made_meanwhile_are_found() {
+    let p = Running::start(&["churn"]).ready();
+    let live = p.live();
+    for _ in 0..100 {
+        let stopped = live.stop(&StopLimits::default()).unwrap();
+        let now = states(p.pid());
+        assert!(now.iter().all(|(s, _)| "tZX".contains(*s)), "{now:?}");
+        drop(stopped);
+    }
+    settles(p.pid(), "SRDZX");
+}
+
+#[test]
+fn a_leader_that_ended_before_its_threads_is_no_zombie() {
+    let p = Running::start(&["zombie-leader"]).ready();
+    let live = p.live();
+    assert!(live.process().exe.is_some());
+    let stopped = live.stop(&StopLimits::default()).unwrap();
+    let maps = stopped.mappings().unwrap();
+    stopped.memory().read_u64(maps[0].start).unwrap();
+    assert!(live.files().open(&maps[0]).is_ok());
+    let released = stopped.release();
+    assert_eq!(released.threads.len(), 2);
+    assert_eq!(released.threads[0].state, Some('Z'));
+    assert!(released.threads[0].missing.as_ref().unwrap().contains("ended"));
+    assert!(released.threads[1].registers.is_some());
+    settles(p.pid(), "SZ");
+}
+
+#[test]
+fn what_cannot_be_opened_says_why() {
+    assert!(matches!(Live::open(Pid(i32::MAX)), Err(TargetError::NoSuchProcess(_))));
+    assert!(matches!(Live::open(Pid(0)), Err(TargetError::NoSuchProcess(_))));
+    assert!(matches!(Live::open(Pid(-5)), Err(TargetError::NoSuchProcess(_))));
+    // kthreadd, where this namespace shows it
+    if std::fs::read_to_string("/proc/2/comm").is_ok_and(|c| c.trim() == "kthreadd") {
+        assert!(matches!(Live::open(Pid(2)), Err(TargetError::KernelThread(Pid(2)))));
+    } else {
+        println!("skipped: needs a PID namespace that shows kernel threads");
+    }
+    let mut p = Running::start(&["zombie"]);
+    let zombie = Pid(p.line().parse().unwrap());
+    assert_eq!(p.line(), "ready");
+    assert!(matches!(Live::open(zombie), Err(TargetError::Zombie(z)) if z == zombie));
+    let mut ended = Command::new("true").spawn().unwrap();
+    ended.wait().unwrap();
+    assert!(matches!(Live::open(Pid(ended.id().cast_signed())), Err(TargetError::NoSuchProcess(_))));
+}
+
+#[test]
+fn a_threads_number_opens_its_process() {
+    let p = Running::start(&["threads", "2"]).ready();
+    let tid = p.live().threads().unwrap()[1].host_tid;
+    let live = Live::open(Pid(tid.0)).unwrap();
+    assert_eq!(live.process().pid, p.pid());
+    assert!(live.warnings()[0].contains("is a thread of process"));
+}
+
+#[test]
+fn ourselves_cannot_be_held() {
+    let me = Pid(std::process::id().cast_signed());
+    let live = Live::open(me).unwrap();
+    match live.stop(&StopLimits::default()) {
+        Err(TargetError::Refused { cause, .. }) => assert!(cause.contains("itself"), "{cause}"),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("we hold ourselves"),
+    }
+}
+
+#[test]
+fn a_traced_program_is_refused_by_name_and_still_observed() {
+    let p = Running::start(&["threads", "3"]).ready();
+    let live = p.live();
+    let mut strace = Command::new("strace")
+        .args(["-f", "-o", "/dev/null", "-p", &p.pid().to_string()])
+        .stderr(Stdio::null())
+        .spawn()
+        .ok();
+    let Some(strace) = &mut strace else {
+        println!("skipped: needs strace");
+        return;
+    };
+    let until = Instant::now() + Duration::from_secs(5);
+    while states(p.pid()).iter().any(|(_, t)| *t == 0) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let refused = live.stop(&StopLimits::default()).err();
+    let seen = ptrace_refusal(p.pid());
+    let observed = live.observe(&StopLimits::default()).unwrap();
+    observed.read_stacks();
+    let released = observed.release();
+    strace.kill().unwrap();
+    strace.wait().unwrap();
+    let Some(TargetError::Refused { cause, remedy, .. }) = refused else { panic!("{refused:?}") };
+    assert!(cause.contains(&format!("strace ({}) traces it already", strace.id())), "{cause}");
+    assert!(remedy.contains("--no-stop"));
+    assert_eq!(seen.map(|s| s.0), Some(cause));
+    assert_eq!(released.threads.iter().filter(|t| t.registers.is_some()).count(), 4);
+}
+
+#[test]
+fn observing_gives_the_same_bytes_without_stopping() {
+    let p = Running::start(&["threads", "6", "4"]).ready();
+    let live = p.live();
+    let held = {
+        let s = live.stop(&StopLimits::default()).unwrap();
+        s.read_stacks();
+        s.release()
+    };
+    settles(p.pid(), "S");
+    let seen = live.observe(&StopLimits::default()).unwrap();
+    seen.read_stacks();
+    let seen = seen.release();
+    assert_eq!((seen.pause, seen.syscalls_in_pause), (Duration::ZERO, 0));
+    for (a, b) in held.threads.iter().zip(&seen.threads) {
+        let (ra, rb) = (a.registers.as_ref().unwrap(), b.registers.as_ref().unwrap());
+        assert_eq!((a.tid, ra.sp(), ra.pc()), (b.tid, rb.sp(), rb.pc()));
+        assert_eq!(ra.file.read(x86_64::RDI), rb.file.read(x86_64::RDI));
+        assert_eq!(rb.file.read(x86_64::RBX), None);
+        assert!(b.missing.is_none() && b.wchan.is_some());
+        let sp = Addr(ra.sp().unwrap());
+        let (mut x, mut y) = (vec![0; 2048], vec![0; 2048]);
+        held.kept.read(sp, &mut x).unwrap();
+        seen.kept.read(sp, &mut y).unwrap();
+        assert_eq!(x, y);
+        if b.host_tid.0 != p.pid().0 {
+            assert_eq!(ra.tls_base, rb.tls_base, "struct pthread is found at the top of the stack");
+        }
+    }
+    assert_eq!(seen.threads[1].syscall.unwrap(), held.threads[1].syscall.unwrap());
+}
+
+#[test]
+fn what_moves_while_observed_loses_its_registers() {
+    let mut p =
+        Running::of(Command::new("sh").args(["-c", "echo ready; while read x; do read y; echo $x; done"])).ready();
+    settles(p.pid(), "S");
+    let live = p.live();
+    let seen = live.observe(&StopLimits::default()).unwrap();
+    assert!(seen.thread_states()[0].registers.is_some());
+    // from one read to another place: the shell ends
+    p.child.stdin.as_mut().unwrap().write_all(b"a\nb\n").unwrap();
+    assert_eq!(p.line(), "a");
+    drop(p.child.stdin.take());
+    let mut rest = String::new();
+    p.out.read_to_string(&mut rest).unwrap();
+    let released = seen.release();
+    assert!(released.threads[0].registers.is_none());
+    assert!(released.threads[0].missing.as_ref().unwrap().contains("moved"));
+}
+
+#[test]
+fn a_deleted_program_and_a_replaced_library_open() {
+    let copy = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("live-gone-{}", std::process::id()));
+    std::fs::copy(program(), &copy).unwrap();
+    let p = Running::of(Command::new(&copy).args(["threads", "1"])).ready();
+    let before = std::fs::read(&copy).unwrap();
+    std::fs::remove_file(&copy).unwrap();
+    std::fs::write(&copy, b"something else").unwrap();
+    let live = p.live();
+    assert_eq!(live.process().exe.as_ref(), Some(&copy));
+    let maps = live.mappings().unwrap();
+    let exe = maps.iter().find(|m| m.path.as_ref() == Some(&copy)).unwrap();
+    assert!(exe.deleted);
+    assert_eq!(&live.files().open(exe).unwrap()[..], &before[..]);
+    std::fs::remove_file(&copy).unwrap();
+}
+
+/// Plays a hangscope that is ended by a signal while it holds a process: only where the test below starts it.
+#[test]
+fn helper_holds_until_it_is_ended() {
+    let Ok(pid) = std::env::var("HANGSCOPE_TEST_HOLDS") else { return };
+    let live = Live::open(Pid(pid.parse().unwrap())).unwrap();
+    let limits = StopLimits { max_pause: Duration::from_secs(60), ..StopLimits::default() };
+    let stopped = live.stop(&limits).unwrap();
+    println!("holding");
+    std::io::stdout().flush().unwrap();
+    std::thread::sleep(Duration::from_secs(60));
+    drop(stopped);
+}
+
+#[test]
+fn our_own_end_by_any_signal_lets_go() {
+    let p = Running::start(&["threads", "10"]).ready();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL, Signal::SIGABRT, Signal::SIGHUP] {
+        let mut holder = Running::of(
+            Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "helper_holds_until_it_is_ended", "--nocapture"])
+                .env("HANGSCOPE_TEST_HOLDS", p.pid().to_string()),
+        );
+        while holder.line() != "holding" {}
+        assert!(states(p.pid()).iter().all(|(s, _)| *s == 't'));
+        holder.signal(signal);
+        holder.child.wait().unwrap();
+        settles(p.pid(), "S");
+    }
+}
