@@ -1,0 +1,411 @@
+//! The core door on real cores: the kernel's and gcore's, whole and damaged, with and without their files; and minicores
+//! written from them.
+
+use hangscope::memory::{Kept, Memory, MemoryExt, ReadError};
+use hangscope::snapshot::{Snapshot, WithImages};
+use hangscope::target::core::{CoreFile, CoreOptions};
+use hangscope::target::minicore::{self, Minicore};
+use hangscope::target::{Files, Mapping, Target, TargetError};
+use hangscope::units::{Addr, Tid};
+use hangscope::unwind::{StackEnd, Trust, unwind_all};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("samples/abba-mutex/program.c")
+}
+
+/// Compiles the sample as `name` in `dir`; more arguments make another build of it.
+fn compile(dir: &Path, name: &str, more: &[&str]) -> Option<PathBuf> {
+    let out = dir.join(name);
+    let done = Command::new("cc").arg("-O2").args(["-pthread", "-o"]).arg(&out).arg(source()).args(more).output();
+    match done {
+        Ok(done) => {
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+            Some(out)
+        }
+        Err(_) => {
+            println!("skipped: needs cc");
+            None
+        }
+    }
+}
+
+/// Ends the process it holds.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts `program` in `dir`, with cores allowed, and waits until it hangs.
+fn hang(dir: &Path, program: &Path, filter: Option<&str>) -> Running {
+    let set = filter.map(|f| format!("echo {f} > /proc/self/coredump_filter; ")).unwrap_or_default();
+    let line = format!("ulimit -c unlimited; {set}exec \"$0\" normal");
+    let mut child = Command::new("sh")
+        .args(["-c", &line])
+        .arg(program)
+        .current_dir(dir)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("sh starts");
+    let mut first = String::new();
+    let out = child.stdout.take().expect("a pipe");
+    BufReader::new(out).read_line(&mut first).expect("it writes");
+    assert!(first.starts_with("ready"), "the sample said {first:?}");
+    Running(child)
+}
+
+/// Ends a hanging program with SIGABRT; the core the kernel wrote, if it wrote one here.
+fn kernel_core(dir: &Path, mut running: Running) -> Option<PathBuf> {
+    let pid = running.0.id();
+    let killed = Command::new("kill").args(["-ABRT", &pid.to_string()]).status().expect("kill runs");
+    assert!(killed.success());
+    running.0.wait().expect("it ends");
+    let found = [dir.join("core"), dir.join(format!("core.{pid}"))].into_iter().find(|p| p.exists());
+    if found.is_none() {
+        let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+        println!("skipped: needs core files in the working directory (core_pattern is {})", pattern.trim());
+    }
+    found
+}
+
+fn gcore(dir: &Path, pid: u32) -> Option<PathBuf> {
+    let out = dir.join("gcore");
+    match Command::new("gcore").arg("-o").arg(&out).arg(pid.to_string()).output() {
+        Err(_) => println!("skipped: needs gcore"),
+        Ok(done) => {
+            let file = dir.join(format!("gcore.{pid}"));
+            if file.exists() {
+                return Some(file);
+            }
+            println!("skipped: needs a gcore that may attach ({})", String::from_utf8_lossy(&done.stderr).trim());
+        }
+    }
+    None
+}
+
+fn temporary() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a directory")
+}
+
+fn open(path: &Path) -> CoreFile {
+    CoreFile::open(path, &CoreOptions::default()).expect("it opens")
+}
+
+fn mapping_of(core: &CoreFile, name: &str, execute: bool) -> Mapping {
+    let mappings = core.mappings().expect("mappings");
+    let found = mappings
+        .iter()
+        .find(|m| m.permissions.execute == execute && m.path.as_ref().is_some_and(|p| p.ends_with(name)));
+    found.unwrap_or_else(|| panic!("no mapping of {name}, executable {execute}, in {mappings:#?}")).clone()
+}
+
+/// What must hold of every core of the hanging sample.
+fn check(core: &CoreFile, program: &Path) {
+    let threads = core.threads().expect("threads");
+    assert_eq!(threads.len(), 3, "main and two more");
+    let futexes: Vec<u64> =
+        threads.iter().filter_map(|t| t.syscall.filter(|s| s.number == Some(202)).map(|s| s.args[0])).collect();
+    assert_eq!(futexes.len(), 3, "all three sleep in futex: {threads:?}");
+    // the two mutexes are owned by the two threads, each by the other than the one that waits
+    let mut owners = Vec::new();
+    for t in &threads[1..] {
+        let futex = Addr(t.syscall.expect("asleep").args[0]);
+        let owner = Tid(core.read_i32(futex.offset(8)).expect("a mutex"));
+        assert_ne!(owner, t.tid);
+        owners.push(owner);
+        let base = Addr(t.registers.as_ref().expect("registers").tls_base.expect("fs_base"));
+        assert_eq!(core.read_addr(base.offset(0x10)), Ok(base));
+    }
+    owners.sort();
+    assert_eq!(owners, [threads[1].tid, threads[2].tid]);
+
+    let process = core.process();
+    assert_eq!(process.exe.as_deref(), Some(program));
+    assert_eq!(process.command, [program.display().to_string(), "normal".into()]);
+    assert_eq!(threads[0].host_tid.0, process.pid.0);
+    assert_eq!(threads[0].name.as_deref(), program.file_name().and_then(|n| n.to_str()));
+
+    // code is not in the core, but in the file, which is the one that was mapped
+    let code = mapping_of(core, "libc.so.6", true);
+    let file = core.files().open(&code).expect("libc is here");
+    assert!(file.starts_with(b"\x7fELF"));
+    assert_eq!(core.read_u8(code.start.offset(0x3000)), Err(ReadError::NotInCore(code.start.offset(0x3000))));
+    let vdso = mapping_of(core, "[vdso]", true);
+    assert!(core.files().open(&vdso).expect("the vdso is in the core").starts_with(b"\x7fELF"));
+    assert_eq!(core.warnings(), Vec::<String>::new());
+
+    let mut snapshot = Snapshot::prepare(core).expect("mappings");
+    snapshot.freeze(threads, None);
+    let names: Vec<&str> = snapshot.modules.iter().map(|m| m.name()).collect();
+    for wanted in ["libc.so.6", "ld-linux-x86-64.so.2"] {
+        assert!(names.contains(&wanted), "{names:?}");
+    }
+    let memory = WithImages { memory: core, snapshot: &snapshot };
+    let mut bytes = [0; 16];
+    memory.read(code.start.offset(0x3000), &mut bytes).expect("from the file");
+    let at = usize::try_from(code.offset + 0x3000).expect("small");
+    assert_eq!(bytes, file[at..at + 16]);
+    for stack in unwind_all(&snapshot, &memory) {
+        assert_eq!(stack.end, StackEnd::Complete);
+        assert!(stack.frames.len() >= 4 && stack.frames.iter().all(|f| f.trust >= Trust::Cfi));
+    }
+}
+
+#[test]
+fn a_kernel_core_is_read() {
+    let dir = temporary();
+    let Some(program) = compile(dir.path(), "abba", &[]) else { return };
+    let running = hang(dir.path(), &program, None);
+    let Some(file) = kernel_core(dir.path(), running) else { return };
+    check(&open(&file), &program);
+}
+
+#[test]
+fn a_gcore_core_is_read() {
+    let dir = temporary();
+    let Some(program) = compile(dir.path(), "abba", &[]) else { return };
+    let running = hang(dir.path(), &program, None);
+    let Some(file) = gcore(dir.path(), running.0.id()) else { return };
+    let core = open(&file);
+    check(&core, &program);
+    // gcore names no segment for the program's code: its rights come from the file's headers
+    let code = mapping_of(&core, "abba", true);
+    assert!(code.permissions.read && !code.permissions.write);
+}
+
+#[test]
+fn a_replaced_or_missing_program_is_told() {
+    let dir = temporary();
+    let Some(program) = compile(dir.path(), "abba", &[]) else { return };
+    let running = hang(dir.path(), &program, None);
+    let Some(file) = kernel_core(dir.path(), running) else { return };
+    let kept = dir.path().join("kept");
+    std::fs::rename(&program, &kept).expect("renamed");
+    let said = |options: &CoreOptions| {
+        let core = CoreFile::open(&file, options).expect("it opens");
+        let answer = core.files().open(&mapping_of(&core, "abba", true)).map(|_| ()).map_err(|e| e.to_string());
+        (answer, core.warnings())
+    };
+    let shown = program.display();
+    let (answer, warnings) = said(&CoreOptions::default());
+    assert_eq!(answer, Err(format!("cannot open {shown}: missing; give --sysroot")));
+    assert_eq!(warnings, [format!("cannot use {shown}: missing; give --sysroot")]);
+
+    // another build at the same place
+    compile(dir.path(), "abba", &["-O0", "-g"]);
+    let (answer, _) = said(&CoreOptions::default());
+    let answer = answer.expect_err("it is not the one");
+    assert!(answer.starts_with(&format!("cannot open {shown}: replaced: build-id ")), "{answer}");
+    assert!(answer.contains(" in the core, ") && answer.contains(" on disk"), "{answer}");
+
+    // the right one, where the person says it is
+    let exe = CoreOptions { exe: Some(kept.clone()), ..CoreOptions::default() };
+    assert_eq!(said(&exe), (Ok(()), vec![]));
+    let root = dir.path().join("root");
+    let inside = root.join(program.strip_prefix("/").expect("absolute"));
+    std::fs::create_dir_all(inside.parent().expect("a parent")).expect("made");
+    std::fs::copy(&kept, &inside).expect("copied");
+    let sysroot = CoreOptions { sysroot: Some(root), ..CoreOptions::default() };
+    assert_eq!(said(&sysroot), (Ok(()), vec![]));
+
+    // and by its build-id among debug files
+    let core = CoreFile::open(&file, &exe).expect("it opens");
+    let bytes = core.files().open(&mapping_of(&core, "abba", true)).expect("given");
+    let id = hangscope::elf::ElfFile::parse(bytes).expect("ELF").build_id().expect("a build-id").to_vec();
+    let hex: Vec<String> = id.iter().map(|b| format!("{b:02x}")).collect();
+    let debug = dir.path().join("debug");
+    let by_id = debug.join(".build-id").join(&hex[0]);
+    std::fs::create_dir_all(&by_id).expect("made");
+    std::fs::copy(&kept, by_id.join(hex[1..].concat())).expect("copied");
+    assert_eq!(said(&CoreOptions { debug_dirs: vec![debug], ..CoreOptions::default() }), (Ok(()), vec![]));
+
+    let none = CoreOptions { exe: Some(dir.path().join("nowhere")), ..CoreOptions::default() };
+    let error = CoreFile::open(&file, &none).err().expect("no such program").to_string();
+    assert!(error.ends_with("nowhere: there is no such file; check --exe"), "{error}");
+}
+
+#[test]
+fn without_first_pages_files_are_taken_and_said_to_be_unverified() {
+    let dir = temporary();
+    let Some(program) = compile(dir.path(), "abba", &[]) else { return };
+    let running = hang(dir.path(), &program, Some("0x23")); // 0x33 less the headers of ELF files
+    let Some(file) = kernel_core(dir.path(), running) else { return };
+    let core = open(&file);
+    for name in ["libc.so.6", "abba"] {
+        assert!(core.files().open(&mapping_of(&core, name, true)).is_ok());
+    }
+    let warnings = core.warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].starts_with("not verified, because the core lacks their build-id: "), "{warnings:?}");
+    assert!(warnings[0].contains("libc.so.6"));
+}
+
+#[test]
+fn wrong_files_have_one_line_each() {
+    let dir = temporary();
+    let error = |path: &Path| {
+        let error = CoreFile::open(path, &CoreOptions::default()).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(!error.is_empty() && !error.contains('\n'), "{error:?}");
+        error
+    };
+    let empty = dir.path().join("empty");
+    std::fs::write(&empty, b"").expect("written");
+    assert!(error(&empty).contains("the file is empty"));
+    assert!(error(dir.path()).contains("it is a directory"));
+    assert!(error(&dir.path().join("nothing")).contains("there is no such file"));
+    assert!(error(Path::new("/dev/null")).contains("not a regular file"));
+    assert!(error(&source()).contains("it is not an ELF file"));
+    let this = std::env::current_exe().expect("a path");
+    assert!(
+        error(&this).contains("it is a program or library, not a core; give the core here and the program with --exe")
+    );
+}
+
+#[test]
+fn a_truncated_kernel_core_gives_what_it_has() {
+    let dir = temporary();
+    let Some(program) = compile(dir.path(), "abba", &[]) else { return };
+    let running = hang(dir.path(), &program, None);
+    let Some(file) = kernel_core(dir.path(), running) else { return };
+    let bytes = std::fs::read(&file).expect("read");
+    let cut = dir.path().join("cut");
+    std::fs::write(&cut, &bytes[..40_000]).expect("written");
+    let core = open(&cut);
+    assert_eq!(core.threads().expect("threads").len(), 3);
+    let said = format!("the core is truncated: 40000 of {} bytes; memory beyond is missing", bytes.len());
+    assert_eq!(core.warnings()[0], said);
+    let stack = core.threads().expect("threads")[1].registers.as_ref().and_then(|r| r.sp()).expect("a stack");
+    assert_eq!(core.read_u64(Addr(stack)), Err(ReadError::NotInCore(Addr(stack))));
+}
+
+/// All the open mapping-by-mapping reads one can do; nothing may panic.
+fn use_all(path: &Path) {
+    let core = match CoreFile::open(path, &CoreOptions::default()) {
+        Ok(core) => core,
+        Err(TargetError::BadCore { .. } | TargetError::WrongArch { .. }) => return,
+        Err(other) => panic!("{other}"),
+    };
+    let mappings = core.mappings().expect("mappings");
+    assert!(mappings.windows(2).all(|w| w[0].end <= w[1].start));
+    for t in core.threads().expect("threads") {
+        let _ = t.registers.and_then(|r| r.sp()).map(|sp| core.read_vec(Addr(sp), 256));
+    }
+    for m in &mappings {
+        let _ = core.read_u64(m.start);
+        let _ = core.files().open(m);
+    }
+    let _ = core.warnings();
+}
+
+#[test]
+fn a_damaged_kernel_core_does_no_harm() {
+    let dir = temporary();
+    let Some(program) = compile(dir.path(), "abba", &[]) else { return };
+    let running = hang(dir.path(), &program, None);
+    let Some(file) = kernel_core(dir.path(), running) else { return };
+    let bytes = std::fs::read(&file).expect("read");
+    // headers, notes and first pages: all that is parsed
+    let head = &bytes[..32_768.min(bytes.len())];
+    let damaged = dir.path().join("damaged");
+    let mut seed = 0x2545_f491_4f6c_dd1du64;
+    let mut dice = |below: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed >> 33) as usize % below
+    };
+    for round in 0..2000 {
+        let mut copy = head.to_vec();
+        for _ in 0..=dice(3) {
+            let at = dice(if round % 2 == 0 { 4096 } else { copy.len() });
+            copy[at] = if dice(2) == 0 { copy[at] ^ (1 << dice(8)) } else { [0, 0xff, 0x7f, 0x80][dice(4)] };
+        }
+        if round % 4 == 0 {
+            copy.truncate(dice(head.len()) + 1);
+        }
+        std::fs::write(&damaged, &copy).expect("written");
+        use_all(&damaged);
+    }
+}
+
+/// Keeps what an analysis would: live stacks, TLS, and the words waited for.
+fn keep(core: &CoreFile) -> Kept {
+    let mut kept = Kept::new();
+    let mappings = core.mappings().expect("mappings");
+    let mut take = |at: Addr, len: usize| {
+        if let Ok(bytes) = core.read_vec(at, len) {
+            kept.keep(at, &bytes);
+        }
+    };
+    for t in core.threads().expect("threads") {
+        let Some(sp) = t.registers.as_ref().and_then(|r| r.sp()).map(Addr) else { continue };
+        let top = mappings.iter().find(|m| m.contains(sp)).map_or(sp, |m| m.end);
+        take(sp.offset(-128), usize::try_from(top.0 - sp.0).expect("small") + 128);
+        if let Some(call) = t.syscall {
+            take(Addr(call.args[0]), 40);
+        }
+        if let Some(base) = t.registers.as_ref().and_then(|r| r.tls_base) {
+            take(Addr(base), 0x400);
+        }
+    }
+    for (at, len) in minicore::find_loader_ranges(core.process(), core) {
+        take(at, len);
+    }
+    kept
+}
+
+#[test]
+fn a_minicore_gives_back_the_same_and_gdb_opens_it() {
+    let dir = temporary();
+    let Some(program) = compile(dir.path(), "abba", &["-g"]) else { return };
+    let running = hang(dir.path(), &program, None);
+    let Some(file) = kernel_core(dir.path(), running) else { return };
+    let core = open(&file);
+    let kept = keep(&core);
+    let small = dir.path().join("mini");
+    let threads = core.threads().expect("threads");
+    let mappings = core.mappings().expect("mappings");
+    let what = Minicore { process: core.process(), threads: &threads, mappings: &mappings, kept: &kept, files: &[] };
+    let mut out = std::fs::File::create(&small).expect("created");
+    let size = minicore::write(&what, &mut out).expect("written");
+    assert_eq!(size, small.metadata().expect("there").len());
+    assert!(size < 64 * 1024, "{size} bytes");
+
+    let back = open(&small);
+    assert_eq!(back.mappings().expect("mappings"), mappings);
+    assert_eq!(format!("{:?}", back.threads().expect("threads")), format!("{threads:?}"));
+    for (at, bytes) in kept.extents() {
+        assert_eq!(back.read_vec(at, bytes.len()).as_deref(), Ok(bytes), "at {at}");
+    }
+    let stacks = |core: &CoreFile| {
+        let mut snapshot = Snapshot::prepare(core).expect("mappings");
+        snapshot.freeze(core.threads().expect("threads"), None);
+        let memory = WithImages { memory: core, snapshot: &snapshot };
+        let pcs = |s: hangscope::unwind::Stack| s.frames.into_iter().map(|f| f.pc.addr).collect::<Vec<_>>();
+        unwind_all(&snapshot, &memory).into_iter().map(pcs).collect::<Vec<_>>()
+    };
+    assert_eq!(stacks(&core), stacks(&back));
+
+    let commands = ["-ex", "info threads", "-ex", "thread apply all bt"];
+    match Command::new("gdb").args(["-nx", "-batch"]).args(commands).arg(&program).arg(&small).output() {
+        Err(_) => println!("skipped: needs gdb"),
+        Ok(done) => {
+            let (text, errors) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+            assert_eq!(text.matches("pthread_mutex_lock").count() >= 2, true, "{text}\n{errors}");
+            for function in ["transfer", "audit", "main"] {
+                assert!(text.contains(function), "{text}\n{errors}");
+            }
+            assert!(!errors.contains("rror"), "{errors}");
+        }
+    }
+    if let Ok(done) = Command::new("eu-readelf").arg("-n").arg(&small).output() {
+        let text = String::from_utf8_lossy(&done.stdout);
+        assert!(done.status.success() && text.matches("PRSTATUS").count() == 3, "{text}");
+    }
+}
