@@ -5,9 +5,10 @@ use hangscope::memory::{Kept, Memory, MemoryExt, ReadError};
 use hangscope::snapshot::{Snapshot, WithImages};
 use hangscope::target::core::{CoreFile, CoreOptions};
 use hangscope::target::minicore::{self, Minicore};
-use hangscope::target::{Files, Mapping, Target, TargetError};
+use hangscope::target::{Mapping, Target, TargetError};
 use hangscope::units::{Addr, Tid};
 use hangscope::unwind::{StackEnd, Trust, unwind_all};
+use std::cell::RefCell;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -334,30 +335,32 @@ fn a_damaged_kernel_core_does_no_harm() {
     }
 }
 
-/// Keeps what an analysis would: live stacks, TLS, and the words waited for.
+/// A core that keeps what is read from it, as the live door does.
+struct Keeping<'a>(&'a CoreFile, RefCell<Kept>);
+
+impl Memory for Keeping<'_> {
+    fn read(&self, at: Addr, buf: &mut [u8]) -> Result<(), ReadError> {
+        self.0.read(at, buf)?;
+        self.1.borrow_mut().keep(at, buf);
+        Ok(())
+    }
+}
+
+/// Keeps what an analysis would: live stacks, the words waited for, and what a debugger wants.
 fn keep(core: &CoreFile) -> Kept {
-    let mut kept = Kept::new();
+    let memory = Keeping(core, RefCell::default());
     let mappings = core.mappings().expect("mappings");
-    let mut take = |at: Addr, len: usize| {
-        if let Ok(bytes) = core.read_vec(at, len) {
-            kept.keep(at, &bytes);
-        }
-    };
-    for t in core.threads().expect("threads") {
+    let threads = core.threads().expect("threads");
+    for t in &threads {
         let Some(sp) = t.registers.as_ref().and_then(|r| r.sp()).map(Addr) else { continue };
         let top = mappings.iter().find(|m| m.contains(sp)).map_or(sp, |m| m.end);
-        take(sp.offset(-128), usize::try_from(top.0 - sp.0).expect("small") + 128);
-        if let Some(call) = t.syscall {
-            take(Addr(call.args[0]), 40);
-        }
-        if let Some(base) = t.registers.as_ref().and_then(|r| r.tls_base) {
-            take(Addr(base), 0x400);
-        }
+        let len = usize::try_from(top.0 - sp.0).expect("small") + 128;
+        memory.read_vec(sp.offset(-128), len).expect("a stack");
+        let futex = Addr(t.syscall.expect("asleep").args[0]);
+        memory.read_vec(futex, 40).expect("a mutex");
     }
-    for (at, len) in minicore::find_loader_ranges(core.process(), core) {
-        take(at, len);
-    }
-    kept
+    minicore::gather(&memory, core.process(), &mappings, &threads);
+    memory.1.into_inner()
 }
 
 #[test]
@@ -377,6 +380,8 @@ fn a_minicore_gives_back_the_same_and_gdb_opens_it() {
     assert_eq!(size, small.metadata().expect("there").len());
     assert!(size < 64 * 1024, "{size} bytes");
 
+    for (f, t) in [(&small, "mini"), (&program, "abba"), (&file, "full")] {
+        std::fs::copy(f, Path::new("/var/tmp/hs-core").join(t)).unwrap();
     let back = open(&small);
     assert_eq!(back.mappings().expect("mappings"), mappings);
     assert_eq!(format!("{:?}", back.threads().expect("threads")), format!("{threads:?}"));
@@ -397,7 +402,7 @@ fn a_minicore_gives_back_the_same_and_gdb_opens_it() {
         Err(_) => println!("skipped: needs gdb"),
         Ok(done) => {
             let (text, errors) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-            assert_eq!(text.matches("pthread_mutex_lock").count() >= 2, true, "{text}\n{errors}");
+            assert!(text.matches("pthread_mutex_lock").count() >= 2, "{text}\n{errors}");
             for function in ["transfer", "audit", "main"] {
                 assert!(text.contains(function), "{text}\n{errors}");
             }

@@ -301,49 +301,72 @@ fn files(mappings: &[Mapping]) -> Vec<u8> {
 
 const AT_PHDR: u64 = 3;
 const AT_PHNUM: u64 = 5;
-const PT_PHDR: u32 = 6;
+const AT_BASE: u64 = 7;
+const AT_SYSINFO_EHDR: u64 = 33;
 const PT_DYNAMIC: u32 = 2;
+const PT_PHDR: u32 = 6;
 const DT_DEBUG: u64 = 21;
-/// Loaded files listed at most.
+/// Loaded files followed at most.
 const MAX_MODULES: usize = 4096;
+/// Bytes of one mapping taken at most.
+const MAX_MAPPING: usize = 1 << 17;
+/// Bytes of `struct pthread` at most: 2,496 in glibc 2.32 to 2.35, less in others.
+const PTHREAD: usize = 0x9c0;
 
-/// Ranges (start, bytes) by which a debugger finds the loaded files: the program's headers and dynamic section,
-/// `r_debug` and the list of `struct link_map` with their names. To be read while the process is held, so that gdb can
-/// name functions in a minicore. Empty for static programs.
-///
-/// Source: `<link.h>`; `r_map` is at 8 in `struct r_debug`, `l_name` at 8, `l_ld` at 16, `l_next` at 24 in `struct link_map`.
-#[must_use]
-pub fn find_loader_ranges(process: &Process, memory: &dyn Memory) -> Vec<(Addr, usize)> {
-    let mut ranges = Vec::new();
-    let (Some(at), Some(count)) = (process.auxv(AT_PHDR).map(Addr), process.auxv(AT_PHNUM)) else { return ranges };
-    let len = usize::try_from(count.min(512) * PHDR).unwrap_or(0);
-    let Ok(headers) = memory.read_vec(at, len) else { return ranges };
-    ranges.push((at, len));
-    let word = |header: &[u8], i: usize| Some(u64::from_le_bytes(header.get(i..i + 8)?.try_into().ok()?));
-    let kind = |header: &[u8]| Some(u32::from_le_bytes(header.get(..4)?.try_into().ok()?));
-    let vaddr_of = |wanted| {
-        headers.chunks_exact(56).find(|h| kind(h) == Some(wanted)).and_then(|h| Some((word(h, 16)?, word(h, 40)?)))
-    };
-    let bias = vaddr_of(PT_PHDR).map_or(0, |(vaddr, _)| at.0.wrapping_sub(vaddr));
-    let Some((dynamic, size)) = vaddr_of(PT_DYNAMIC) else { return ranges };
-    let dynamic = Addr(dynamic.wrapping_add(bias));
-    let size = usize::try_from(size.min(1 << 16)).unwrap_or(0);
-    let Ok(entries) = memory.read_vec(dynamic, size) else { return ranges };
-    ranges.push((dynamic, size));
-    let debug = entries.chunks_exact(16).find(|e| word(e, 0) == Some(DT_DEBUG)).and_then(|e| word(e, 8)).map(Addr);
-    let Some(debug) = debug.filter(|a| !a.is_null()) else { return ranges };
-    ranges.push((debug, 40));
-    let Ok(first) = memory.read_addr(debug.offset(8)) else { return ranges };
-    let (maps, _) = crate::memory::walk(first, MAX_MODULES, |map| memory.read_addr(map.offset(24)).map(Some));
-    for map in maps {
-        ranges.push((map, 40));
-        let Ok(name) = memory.read_addr(map.offset(8)) else { continue };
-        if let Ok(text) = memory.read_c_string(name, 4096) {
-            ranges.push((name, text.len() + 1));
-        }
-        if let Ok(dynamic) = memory.read_addr(map.offset(16)) {
-            ranges.push((dynamic, 0x240));
+/// Reads what a debugger wants of a minicore beyond what the analysis reads, so that a door which keeps what is read has it:
+/// the vdso, the writable data of libc and the loader, the list of loaded files, and each thread's `struct pthread`. For use while the
+/// process is held; what cannot be read is passed over.
+pub fn gather(memory: &dyn Memory, process: &Process, mappings: &[Mapping], threads: &[ThreadState]) {
+    let holding = |at: u64| mappings.iter().find(|m| m.contains(Addr(at)));
+    // a thread's structure ends where its stack's mapping does, or before
+    let descriptor = |at: u64| Some((Addr(at), usize::try_from(holding(at)?.end.0 - at).ok()?.min(PTHREAD)));
+    let mut ranges: Vec<(Addr, usize)> =
+        threads.iter().filter_map(|t| descriptor(t.registers.as_ref()?.tls_base?)).collect();
+    let loader = process.auxv(AT_BASE).filter(|at| *at != 0).and_then(holding).and_then(|m| m.path.as_ref());
+    let vdso = process.auxv(AT_SYSINFO_EHDR).and_then(holding);
+    let data = mappings.iter().filter(|m| {
+        // libthread_db begins at a pointer in libc's (before 2.34: libpthread's) data, and goes on in the loader's
+        let path = m.path.as_ref().filter(|_| m.permissions.write);
+        let name = path.and_then(|p| p.file_name()?.to_str()).unwrap_or_default();
+        let (stem, _) = name.split_once(".so").unwrap_or((name, ""));
+        let libc = ["libc", "libpthread"].contains(&stem.split('-').next().unwrap_or_default());
+        path.is_some() && (libc || path == loader)
+    });
+    for m in data.chain(vdso) {
+        let len = m.end.0 - m.start.0;
+        if let Some(len) = usize::try_from(len).ok().filter(|len| *len <= MAX_MAPPING) {
+            ranges.push((m.start, len));
         }
     }
-    ranges
+    memory.expect(&ranges);
+    for (at, len) in ranges {
+        let _ = memory.read_vec(at, len);
+    }
+    let _ = read_link_maps(memory, process);
+}
+
+/// Reads the program's headers and dynamic section, `r_debug`, and the list of `struct link_map` with the names and
+/// dynamic sections they point at. `None` where the chain ends early, as for static programs.
+///
+/// Source: `<link.h>`: `r_map` is at 8 in `struct r_debug`; `l_name` at 8, `l_ld` at 16, `l_next` at 24 in `struct link_map`.
+fn read_link_maps(memory: &dyn Memory, process: &Process) -> Option<()> {
+    let at = Addr(process.auxv(AT_PHDR)?);
+    let len = usize::try_from(process.auxv(AT_PHNUM)?.min(512) * PHDR).ok()?;
+    let headers = memory.read_vec(at, len).ok()?;
+    let word = |bytes: &[u8], i: usize| Some(u64::from_le_bytes(bytes.get(i..i + 8)?.try_into().ok()?));
+    let header = |kind: u32| headers.chunks_exact(56).find(|h| h.starts_with(&kind.to_le_bytes()));
+    let bias = header(PT_PHDR).and_then(|h| word(h, 16)).map_or(0, |vaddr| at.0.wrapping_sub(vaddr));
+    let dynamic = header(PT_DYNAMIC)?;
+    let size = usize::try_from(word(dynamic, 40)?.min(1 << 16)).ok()?;
+    let entries = memory.read_vec(Addr(word(dynamic, 16)?.wrapping_add(bias)), size).ok()?;
+    let debug = entries.chunks_exact(16).find(|e| word(e, 0) == Some(DT_DEBUG)).and_then(|e| word(e, 8))?;
+    let debug = memory.read_vec(Addr(debug), 40).ok()?;
+    let first = Addr(word(&debug, 8)?);
+    crate::memory::walk(first, MAX_MODULES, |map| {
+        let bytes = memory.read_vec(map, 40)?;
+        let _ = word(&bytes, 8).map(|name| memory.read_c_string(Addr(name), 4096));
+        let _ = word(&bytes, 16).map(|dynamic| memory.read_vec(Addr(dynamic), 0x240));
+        Ok(word(&bytes, 24).map(Addr))
+    });
+    Some(())
 }

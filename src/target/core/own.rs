@@ -1,7 +1,8 @@
 //! The notes a minicore carries beside the usual ones: what `NT_FILE` and `NT_PRSTATUS` have no room for.
 //!
 //! Owner `hangscope`; text, one record a line, fields apart by tabs, `\`, tab and newline escaped; an absent field is
-//! empty. Debuggers pass notes of unknown owners over. Numbers are hexadecimal, thread ids and inodes decimal.
+//! empty. The numbers of the notes are unlike any other's: BFD, and so gdb, looks at the number before the owner. Numbers are
+//! hexadecimal, thread ids and inodes decimal.
 
 use crate::arch::Syscall;
 use crate::target::{Mapping, Permissions, ThreadState};
@@ -13,11 +14,11 @@ use std::path::{Path, PathBuf};
 /// The owner name of our notes.
 pub(in crate::target) const NAME: &str = "hangscope";
 /// `start end permissions offset major minor inode deleted path` a mapping.
-pub(in crate::target) const MAPS: u32 = 1;
+pub(in crate::target) const MAPS: u32 = 0x6873_6d01;
 /// `host-tid tid state name missing wchan sp pc call` a thread; `call` is the number (`?`: not known) and six arguments.
-pub(in crate::target) const THREADS: u32 = 2;
+pub(in crate::target) const THREADS: u32 = 0x6873_6d02;
 /// One record: the program's path, then each word of its command line.
-pub(in crate::target) const PROCESS: u32 = 3;
+pub(in crate::target) const PROCESS: u32 = 0x6873_6d03;
 
 /// Records taken from one note at most.
 const MAX_RECORDS: usize = 1 << 20;
