@@ -249,7 +249,7 @@ fn pause(
             decoder.gather(&view);
         }
         if options.save_core.is_some() {
-            stopped.memory().expect(&minicore::find_loader_ranges(&p.snapshot.process, stopped.memory()));
+            minicore::gather(stopped.memory(), &p.snapshot.process, &p.snapshot.mappings, view.threads);
         }
     }
     let released: Vec<Option<Released>> = held.into_iter().map(|s| s.map(|s| s.release())).collect();

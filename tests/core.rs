@@ -1,17 +1,18 @@
 //! The core door on real cores: the kernel's and gcore's, whole and damaged, with and without their files; and minicores
 //! written from them.
 
-use hangscope::memory::{Kept, Memory, MemoryExt, ReadError};
+use hangscope::memory::{FileBytes, Kept, Memory, MemoryExt, ReadError};
 use hangscope::snapshot::{Snapshot, WithImages};
 use hangscope::target::core::{CoreFile, CoreOptions};
 use hangscope::target::minicore::{self, Minicore};
-use hangscope::target::{Mapping, Target, TargetError};
+use hangscope::target::{Files, Mapping, Process, Target, TargetError, ThreadState};
 use hangscope::units::{Addr, Tid};
-use hangscope::unwind::{StackEnd, Trust, unwind_all};
+use hangscope::unwind::{Stack, StackEnd, Trust, unwind_all};
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("samples/abba-mutex/program.c")
@@ -147,7 +148,7 @@ fn check(core: &CoreFile, program: &Path) {
     for wanted in ["libc.so.6", "ld-linux-x86-64.so.2"] {
         assert!(names.contains(&wanted), "{names:?}");
     }
-    let memory = WithImages { memory: core, snapshot: &snapshot };
+    let memory = WithImages::new(core, &snapshot);
     let mut bytes = [0; 16];
     memory.read(code.start.offset(0x3000), &mut bytes).expect("from the file");
     let at = usize::try_from(code.offset + 0x3000).expect("small");
@@ -363,6 +364,55 @@ fn keep(core: &CoreFile) -> Kept {
     memory.1.into_inner()
 }
 
+/// The program counters and trusts of all stacks.
+fn stacks(target: &(impl Target + Sync)) -> Vec<Vec<(Addr, Trust)>> {
+    let mut snapshot = Snapshot::prepare(target).expect("mappings");
+    snapshot.freeze(target.threads().expect("threads"), None);
+    snapshot.images_from_memory(target);
+    let memory = WithImages::new(target, &snapshot);
+    let frames = |s: Stack| s.frames.into_iter().map(|f| (f.pc.addr, f.trust)).collect();
+    unwind_all(&snapshot, &memory).into_iter().map(frames).collect()
+}
+
+/// A core on a machine that has none of the program's files.
+struct Elsewhere(CoreFile);
+
+impl Memory for Elsewhere {
+    fn read(&self, at: Addr, buf: &mut [u8]) -> Result<(), ReadError> {
+        self.0.read(at, buf)
+    }
+}
+
+struct NoFiles;
+
+impl Files for NoFiles {
+    fn open(&self, mapping: &Mapping) -> Result<FileBytes, TargetError> {
+        self.open_path(mapping.path.as_deref().unwrap_or(Path::new("?")))
+    }
+
+    fn open_path(&self, path: &Path) -> Result<FileBytes, TargetError> {
+        Err(TargetError::File { path: path.display().to_string(), cause: "missing".into() })
+    }
+}
+
+impl Target for Elsewhere {
+    fn process(&self) -> &Process {
+        self.0.process()
+    }
+
+    fn threads(&self) -> Result<Vec<ThreadState>, TargetError> {
+        self.0.threads()
+    }
+
+    fn mappings(&self) -> Result<Vec<Mapping>, TargetError> {
+        self.0.mappings()
+    }
+
+    fn files(&self) -> Arc<dyn Files> {
+        Arc::new(NoFiles)
+    }
+}
+
 #[test]
 fn a_minicore_gives_back_the_same_and_gdb_opens_it() {
     let dir = temporary();
@@ -380,21 +430,12 @@ fn a_minicore_gives_back_the_same_and_gdb_opens_it() {
     assert_eq!(size, small.metadata().expect("there").len());
     assert!(size < 64 * 1024, "{size} bytes");
 
-    for (f, t) in [(&small, "mini"), (&program, "abba"), (&file, "full")] {
-        std::fs::copy(f, Path::new("/var/tmp/hs-core").join(t)).unwrap();
     let back = open(&small);
     assert_eq!(back.mappings().expect("mappings"), mappings);
     assert_eq!(format!("{:?}", back.threads().expect("threads")), format!("{threads:?}"));
     for (at, bytes) in kept.extents() {
         assert_eq!(back.read_vec(at, bytes.len()).as_deref(), Ok(bytes), "at {at}");
     }
-    let stacks = |core: &CoreFile| {
-        let mut snapshot = Snapshot::prepare(core).expect("mappings");
-        snapshot.freeze(core.threads().expect("threads"), None);
-        let memory = WithImages { memory: core, snapshot: &snapshot };
-        let pcs = |s: hangscope::unwind::Stack| s.frames.into_iter().map(|f| f.pc.addr).collect::<Vec<_>>();
-        unwind_all(&snapshot, &memory).into_iter().map(pcs).collect::<Vec<_>>()
-    };
     assert_eq!(stacks(&core), stacks(&back));
 
     let commands = ["-ex", "info threads", "-ex", "thread apply all bt"];
@@ -413,4 +454,31 @@ fn a_minicore_gives_back_the_same_and_gdb_opens_it() {
         let text = String::from_utf8_lossy(&done.stdout);
         assert!(done.status.success() && text.matches("PRSTATUS").count() == 3, "{text}");
     }
+}
+
+#[test]
+fn a_minicore_with_file_bytes_is_unwound_where_no_file_is() {
+    let dir = temporary();
+    let Some(program) = compile(dir.path(), "abba", &["-g"]) else { return };
+    let running = hang(dir.path(), &program, None);
+    let Some(file) = kernel_core(dir.path(), running) else { return };
+    let core = open(&file);
+    let kept = keep(&core);
+    let mut snapshot = Snapshot::prepare(&core).expect("mappings");
+    snapshot.freeze(core.threads().expect("threads"), None);
+    let files: Vec<(Addr, Vec<u8>)> = snapshot.modules.iter().flat_map(|m| m.analysis_bytes()).collect();
+    let what = Minicore {
+        process: core.process(),
+        threads: &snapshot.threads,
+        mappings: &snapshot.mappings,
+        kept: &kept,
+        files: &files,
+    };
+    let small = dir.path().join("mini");
+    let size = minicore::write(&what, &mut std::fs::File::create(&small).expect("created")).expect("written");
+    assert!(size < 1 << 20, "{size} bytes");
+    let here = stacks(&core);
+    let elsewhere = stacks(&Elsewhere(open(&small)));
+    assert!(here.iter().flatten().all(|(_, trust)| *trust >= Trust::Cfi), "{here:?}");
+    assert_eq!(elsewhere, here);
 }

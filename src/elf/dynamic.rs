@@ -186,12 +186,18 @@ fn load_image(pieces: &mut Pieces, memory: &dyn Memory, headers: &Headers, bias:
     };
     // small ones (the vdso is two pages) whole
     if span <= 1 << 18 {
+        let mut whole = true;
         for s in headers.segments.iter().filter(|s| s.memory_size <= span) {
-            pieces.load(memory, bias, s.vaddr.0, s.memory_size, s.writable);
+            let loaded = pieces.load(memory, bias, s.vaddr.0, s.memory_size, s.writable).map_or(0, <[u8]>::len);
+            whole &= s.writable || loaded as u64 == s.memory_size;
         }
-    } else {
-        load_parts(pieces, memory, headers, bias, &segment_of);
+        if whole {
+            return;
+        }
+        // a minicore has only the parts
+        *pieces = Pieces::default();
     }
+    load_parts(pieces, memory, headers, bias, &segment_of);
 }
 
 fn load_parts<'h>(

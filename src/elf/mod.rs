@@ -268,7 +268,8 @@ impl ElfFile {
     }
 
     /// The loaded, read-only parts another machine needs to unwind and to name functions without this file: headers,
-    /// notes, dynamic symbols, call frame information. Where each lies, and its bytes.
+    /// notes, dynamic symbols, call frame information. Where each lies, and its bytes, in whole pages of its segment:
+    /// [`ElfFile::from_memory`] reads by the page.
     #[must_use]
     pub fn analysis_parts(&self) -> Vec<(Vaddr, &[u8])> {
         const NAMES: [&str; 10] = [
@@ -291,9 +292,24 @@ impl ElfFile {
         let sections = NAMES.iter().filter_map(|name| {
             let section = self.headers.section(&self.bytes, name).filter(|s| s.kind != SHT_NOBITS)?;
             let len = usize::try_from(section.size).ok()?;
-            Some((Vaddr(section.vaddr), self.read_only_bytes(Vaddr(section.vaddr), len)?))
+            self.read_only_pages(section.vaddr, len)
         });
         headers.into_iter().chain(sections).collect()
+    }
+
+    /// The pages around a part of a read-only segment, as far as the segment goes.
+    fn read_only_pages(&self, at: u64, len: usize) -> Option<(Vaddr, &[u8])> {
+        let page = crate::units::PAGE;
+        let end = at.checked_add(u64::try_from(len).ok()?)?;
+        let extent = self
+            .extents
+            .iter()
+            .filter(|e| !e.writable)
+            .find(|e| e.vaddr <= at && end <= e.vaddr.saturating_add(e.bytes.len() as u64))?;
+        let from = (at & !(page - 1)).max(extent.vaddr);
+        let to = end.checked_next_multiple_of(page)?.min(extent.vaddr.checked_add(extent.bytes.len() as u64)?);
+        let len = usize::try_from(to.checked_sub(from)?).ok()?;
+        Some((Vaddr(from), self.read_only_bytes(Vaddr(from), len)?))
     }
 
     /// The bytes the file gives at one of its addresses, writable segments included.

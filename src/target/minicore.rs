@@ -365,8 +365,20 @@ fn read_link_maps(memory: &dyn Memory, process: &Process) -> Option<()> {
     crate::memory::walk(first, MAX_MODULES, |map| {
         let bytes = memory.read_vec(map, 40)?;
         let _ = word(&bytes, 8).map(|name| memory.read_c_string(Addr(name), 4096));
-        let _ = word(&bytes, 16).map(|dynamic| memory.read_vec(Addr(dynamic), 0x240));
+        let _ = word(&bytes, 16).map(|dynamic| read_dynamic(memory, Addr(dynamic)));
         Ok(word(&bytes, 24).map(Addr))
     });
+    Some(())
+}
+
+/// Reads a dynamic section up to its closing `DT_NULL`.
+fn read_dynamic(memory: &dyn Memory, at: Addr) -> Option<()> {
+    const STEP: usize = 256;
+    for i in 0..64 {
+        let bytes = memory.read_vec(at.checked_add(i * STEP as u64)?, STEP).ok()?;
+        if bytes.chunks_exact(16).any(|entry| entry.starts_with(&[0; 8])) {
+            break;
+        }
+    }
     Some(())
 }
