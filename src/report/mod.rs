@@ -2,8 +2,11 @@
 //!
 //! Decides nothing: it lays out what the rooms before it said.
 
+mod crowd;
 mod frames;
 pub mod json;
+mod paint;
+mod stacks;
 mod text;
 mod time;
 
@@ -13,6 +16,7 @@ pub use text::{TextOptions, Threads, text};
 use crate::facts::{Facts, RuntimeNote};
 use crate::graph::Graph;
 use crate::snapshot::Snapshot;
+use crate::units::{ProcessIx, ThreadRef};
 use crate::unwind::Stack;
 use crate::verdict::Verdict;
 use std::time::{Duration, SystemTime};
@@ -102,6 +106,19 @@ fn command(snapshot: &Snapshot) -> Vec<String> {
             script => {
                 out.push(sentence(script));
                 break;
+            }
+        }
+    }
+    out
+}
+
+/// Every thread of the run, in order.
+fn all_threads(snapshots: &[Snapshot]) -> Vec<ThreadRef> {
+    let mut out = Vec::new();
+    for (p, snapshot) in snapshots.iter().enumerate() {
+        for t in 0..snapshot.threads.len() {
+            if let (Ok(p), Ok(thread)) = (u32::try_from(p), u32::try_from(t)) {
+                out.push(ThreadRef { process: ProcessIx(p), thread });
             }
         }
     }

@@ -150,11 +150,24 @@ impl<'a> Voice<'a> {
         if let ResourceId::ThreadExit(t) = id {
             return format!("waits for {} to end", self.thread(t));
         }
+        let name = self.name(id);
+        // decoders of system calls name the call: `read from fd 5`, `epoll on fd 3`; but also `child 81`, `a signal`
+        let thing = ["the ", "a ", "an ", "any ", "its ", "child "].iter().any(|word| name.starts_with(word));
         match self.resource(id).map(|r| r.kind) {
-            Some(ResourceKind::Condvar | ResourceKind::PythonCondition) => {
-                format!("waits to be signalled on {}", self.name(id))
-            }
-            _ => format!("waits for {}", self.name(id)),
+            Some(ResourceKind::Condvar | ResourceKind::PythonCondition) => format!("waits to be signalled on {name}"),
+            Some(ResourceKind::Timer) if name == "sleep" => "sleeps".to_owned(),
+            Some(
+                ResourceKind::Pipe
+                | ResourceKind::Socket
+                | ResourceKind::Eventfd
+                | ResourceKind::Epoll
+                | ResourceKind::Poll
+                | ResourceKind::Timer
+                | ResourceKind::Device
+                | ResourceKind::FileIo
+                | ResourceKind::Unknown,
+            ) if !thing => format!("waits in {name}"),
+            _ => format!("waits for {name}"),
         }
     }
 }

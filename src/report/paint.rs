@@ -1,0 +1,161 @@
+//! Colour and line breaking for the text report.
+
+/// How a piece of text looks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Style {
+    Plain,
+    Bold,
+    Dim,
+    /// Something is stuck.
+    Alarm,
+    /// Something waits.
+    Warn,
+    /// All is well; a proof is firm.
+    Good,
+    /// A thing one waits for.
+    Thing,
+    /// A frame of the program's own language.
+    Code,
+    /// A section's title.
+    Title,
+}
+
+impl Style {
+    fn codes(self) -> &'static str {
+        match self {
+            Style::Plain => "",
+            Style::Bold => "1",
+            Style::Dim => "2",
+            Style::Alarm => "1;31",
+            Style::Warn => "33",
+            Style::Good => "32",
+            Style::Thing => "35",
+            Style::Code => "36",
+            Style::Title => "1;4",
+        }
+    }
+}
+
+/// A pen that knows whether colours are wanted and how wide the page is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pen {
+    pub color: bool,
+    pub width: usize,
+}
+
+impl Pen {
+    /// One piece of text in a style.
+    pub(super) fn ink(self, style: Style, text: &str) -> String {
+        if !self.color || style == Style::Plain || text.is_empty() {
+            return text.to_owned();
+        }
+        format!("\u{1b}[{}m{text}\u{1b}[0m", style.codes())
+    }
+
+    /// Lays spans out as one paragraph: broken between words, never wider than the page; the first line begins with
+    /// `first`, the others with `rest`, both of the same visible width. Ends with a newline.
+    pub(super) fn flow(self, first: &str, rest: &str, indent: usize, spans: &[(Style, &str)]) -> String {
+        let room = self.width.saturating_sub(indent).max(16);
+        let mut out = String::from(first);
+        let mut used = 0usize;
+        let mut open: Option<Style> = None; // the style of the word before, to keep blanks inside a span in its style
+        for (style, text) in spans {
+            for (n, word) in text.split(' ').enumerate() {
+                // a span's first word joins the one before without a blank: blanks are written in the spans
+                let blank = n > 0;
+                let len = word.chars().count();
+                if used > 0 && blank && used + 1 + len > room {
+                    out.push('\n');
+                    out += rest;
+                    used = 0;
+                } else if blank && used > 0 {
+                    out += &self.ink(if open == Some(*style) { *style } else { Style::Plain }, " ");
+                    used += 1;
+                }
+                for (i, piece) in cut(word, room).into_iter().enumerate() {
+                    if i > 0 {
+                        out.push('\n');
+                        out += rest;
+                        used = 0;
+                    }
+                    out += &self.ink(*style, &piece);
+                    used += piece.chars().count();
+                }
+                open = Some(*style);
+            }
+        }
+        out.push('\n');
+        out
+    }
+
+    /// A paragraph in one style with the same indent on all lines.
+    pub(super) fn paragraph(self, indent: usize, style: Style, text: &str) -> String {
+        let pad = " ".repeat(indent);
+        self.flow(&pad, &pad, indent, &[(style, text)])
+    }
+}
+
+/// A word no line can hold, in pieces; every other word as it is.
+fn cut(word: &str, room: usize) -> Vec<String> {
+    if word.chars().count() <= room {
+        return vec![word.to_owned()];
+    }
+    let chars: Vec<char> = word.chars().collect();
+    chars.chunks(room).map(|piece| piece.iter().collect()).collect()
+}
+
+/// Text cut to `width` characters, its middle replaced by `…` where it is longer.
+pub(super) fn squeeze(text: &str, width: usize) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    if chars.len() <= width {
+        return text.to_owned();
+    }
+    let keep = width.saturating_sub(1);
+    let head = keep - keep / 3;
+    let tail = keep / 3;
+    chars.iter().take(head).chain(&['…']).chain(chars.iter().skip(chars.len() - tail)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_paragraph_keeps_to_the_page() {
+        let pen = Pen { color: false, width: 24 };
+        let text = pen.paragraph(4, Style::Plain, "one two three four five abcdefghijklmnopqrstuvwxyz end");
+        assert!(text.lines().all(|l| l.chars().count() <= 24), "{text}");
+        assert!(text.lines().all(|l| l.starts_with("    ")));
+        assert_eq!(text.split_whitespace().collect::<String>(), "onetwothreefourfiveabcdefghijklmnopqrstuvwxyzend");
+    }
+
+    #[test]
+    fn spans_join_where_no_blank_is_written() {
+        let pen = Pen { color: false, width: 40 };
+        assert_eq!(pen.flow("> ", "  ", 2, &[(Style::Bold, "a b"), (Style::Plain, ", c")]), "> a b, c\n");
+    }
+
+    #[test]
+    fn colours_change_nothing_but_colours() {
+        let plain = Pen { color: false, width: 30 };
+        let painted = Pen { color: true, width: 30 };
+        let spans = [(Style::Alarm, "DEADLOCK, 2 threads"), (Style::Plain, ": and so on, and so on, and so on")];
+        let strip = |s: String| {
+            let mut out = String::new();
+            let mut rest = s.as_str();
+            while let Some(i) = rest.find('\u{1b}') {
+                out += &rest[..i];
+                rest = &rest[i..];
+                rest = &rest[rest.find('m').unwrap() + 1..];
+            }
+            out + rest
+        };
+        assert_eq!(strip(painted.flow("", "", 0, &spans)), plain.flow("", "", 0, &spans));
+    }
+
+    #[test]
+    fn long_names_lose_their_middle() {
+        assert_eq!(squeeze("abcdefghij", 10), "abcdefghij");
+        assert_eq!(squeeze("abcdefghijk", 10), "abcdef…ijk");
+    }
+}
