@@ -54,8 +54,17 @@ impl<'a> Walker<'a> {
             if frames.len() >= MAX_FRAMES {
                 return Stack { frames, end: StackEnd::Bound };
             }
-            let pc = Pc { addr: Addr(pc), exact };
-            let code = self.code(pc.lookup());
+            let mut pc = Pc { addr: Addr(pc), exact };
+            let mut code = self.code(pc.lookup());
+            if code.row.is_none() && !exact {
+                // a return address that nobody called from, made up to be returned to: makecontext's `__start_context`
+                // begins there, and before it lies padding
+                let at = self.code(pc.addr);
+                if at.row.as_ref().is_some_and(|r| r.covers.start == pc.addr.0.wrapping_sub(at.bias)) {
+                    code = at;
+                    pc.exact = true;
+                }
+            }
             let signal = code.row.as_ref().is_some_and(|r| r.signal);
             let mut frame = Frame { pc, cfa: None, registers, trust, module: code.module, signal };
             let step = self.step(&code, &mut frame, &mut stack, frames.is_empty(), &mut switches);

@@ -1,0 +1,236 @@
+//! The unwinder against `eu-stack -q` of elfutils: the same pcs, frame by frame, on real programs.
+
+#[path = "unwind/held.rs"]
+mod held;
+
+use hangscope::snapshot::{Snapshot, WithImages};
+use hangscope::target::Target;
+use hangscope::unwind::{Stack, StackEnd, Trust, unwind_all};
+use held::Held;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A program that hangs; ended when dropped.
+struct Hung(Child);
+
+impl Hung {
+    fn start(command: &mut Command) -> Hung {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let out = child.stdout.take().unwrap();
+        BufReader::new(out).read_line(&mut line).unwrap();
+        assert!(line.starts_with("ready"), "{command:?} said {line:?}");
+        // the line is written just before the last thread sleeps
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        Hung(child)
+    }
+
+    fn pid(&self) -> i32 {
+        i32::try_from(self.0.id()).unwrap()
+    }
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn have(tool: &str) -> bool {
+    let found = Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    if !found {
+        println!("skipped: needs {tool}");
+    }
+    found
+}
+
+/// The pcs eu-stack gives, by thread.
+fn oracle(pid: i32) -> BTreeMap<i32, Vec<u64>> {
+    let out = Command::new("eu-stack").args(["-q", "-n", "0", "-p", &pid.to_string()]).output().unwrap();
+    let mut threads = BTreeMap::new();
+    let mut here = 0;
+    for line in String::from_utf8_lossy(&out.stdout).lines() {
+        if let Some(tid) = line.strip_prefix("TID ") {
+            here = tid.trim_end_matches(':').parse().unwrap();
+            threads.insert(here, Vec::new());
+        } else if line.starts_with('#') {
+            let pc = line.split_whitespace().nth(1).unwrap().trim_start_matches("0x");
+            threads.get_mut(&here).unwrap().push(u64::from_str_radix(pc, 16).unwrap());
+        }
+    }
+    threads
+}
+
+struct Unwound {
+    snapshot: Snapshot,
+    stacks: Vec<Stack>,
+}
+
+fn unwind(pid: i32) -> Unwound {
+    let held = Held::new(pid);
+    let mut snapshot = Snapshot::prepare(&held).unwrap();
+    snapshot.images_from_memory(&held);
+    snapshot.freeze(held.threads().unwrap(), None);
+    let stacks = unwind_all(&snapshot, &WithImages { memory: &held, snapshot: &snapshot });
+    Unwound { snapshot, stacks }
+}
+
+impl Unwound {
+    fn pcs(&self) -> BTreeMap<i32, Vec<u64>> {
+        let pcs = |s: &Stack| s.frames.iter().map(|f| f.pc.addr.0).collect();
+        self.snapshot.threads.iter().zip(&self.stacks).map(|(t, s)| (t.tid.0, pcs(s))).collect()
+    }
+
+    fn name(&self, pc: hangscope::snapshot::Pc) -> String {
+        let module = self.snapshot.module_at(pc.lookup()).map_or("?", |(_, m)| m.name());
+        self.snapshot.function_at(pc).map_or(format!("{module}:?"), |(f, _)| format!("{module}:{}", f.name))
+    }
+
+    fn picture(&self) -> String {
+        let mut text = String::new();
+        for (t, s) in self.snapshot.threads.iter().zip(&self.stacks) {
+            text += &format!("thread {} {:?}\n", t.tid, s.end);
+            for f in &s.frames {
+                text += &format!("  {:#x} {:?} {}\n", f.pc.addr.0, f.trust, self.name(f.pc));
+            }
+        }
+        text
+    }
+}
+
+/// Asserts that every thread has the same pcs as eu-stack gives, and all but `endless` end where the thread began.
+fn assert_like_eu_stack(pid: i32, endless: usize) -> Unwound {
+    let theirs = oracle(pid);
+    let ours = unwind(pid);
+    let frames: usize = ours.stacks.iter().map(|s| s.frames.len()).sum();
+    let pcs = ours.pcs();
+    assert_eq!(pcs.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>());
+    for ((tid, pcs), stack) in pcs.iter().zip(&ours.stacks) {
+        let mut expected = hex(&theirs[tid]);
+        if stack.end != StackEnd::Complete {
+            // eu-stack goes on by a frame pointer that belongs to another stack, if there is one
+            expected.truncate(pcs.len());
+        }
+        assert_eq!(hex(pcs), expected, "thread {tid}\n{}", ours.picture());
+    }
+    let lost = ours.stacks.iter().filter(|s| s.end != StackEnd::Complete).count();
+    assert_eq!(lost, endless, "{}", ours.picture());
+    let sure = ours.stacks.iter().flat_map(|s| &s.frames).all(|f| f.trust >= Trust::Cfi);
+    assert!(sure, "{}", ours.picture());
+    println!("{frames} frames of {} threads as eu-stack gives them", ours.stacks.len());
+    ours
+}
+
+fn hex(pcs: &[u64]) -> Vec<String> {
+    pcs.iter().map(|p| format!("{p:#x}")).collect()
+}
+
+fn compile(compiler: &str, source: &str, flags: &[&str]) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("program");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/unwind").join(source);
+    let status =
+        Command::new(compiler).args(flags).arg("-pthread").arg("-o").arg(&program).arg(source).status().unwrap();
+    assert!(status.success());
+    (dir, program)
+}
+
+#[test]
+fn shapes_of_c_stacks() {
+    if !have("eu-stack") || !have("gcc") {
+        return;
+    }
+    for flags in [&["-O2"][..], &["-O0", "-g"], &["-O2", "-s", "-fomit-frame-pointer"], &["-O1", "-static"]] {
+        let (_dir, program) = compile("gcc", "frames.c", flags);
+        let hung = Hung::start(&mut Command::new(&program));
+        // a coroutine ends in glibc's `__start_context`, whose CFI does not say that it has no caller (2.36)
+        assert_like_eu_stack(hung.pid(), 1);
+    }
+}
+
+#[test]
+fn shapes_of_cxx_stacks() {
+    if !have("eu-stack") || !have("g++") {
+        return;
+    }
+    for flags in [&["-O2"][..], &["-O0", "-g"], &["-O2", "-s"]] {
+        let (_dir, program) = compile("g++", "frames.cpp", flags);
+        let hung = Hung::start(&mut Command::new(&program));
+        assert_like_eu_stack(hung.pid(), 0);
+    }
+}
+
+/// The interpreters found: the system's and pyenv's.
+fn pythons() -> Vec<PathBuf> {
+    let mut found = vec![PathBuf::from("/usr/bin/python3")];
+    if let Some(home) = std::env::var_os("HOME")
+        && let Ok(versions) = std::fs::read_dir(Path::new(&home).join(".pyenv/versions"))
+    {
+        found.extend(versions.filter_map(Result::ok).map(|v| v.path().join("bin/python3")));
+    }
+    found.retain(|p| p.exists());
+    found.sort();
+    found
+}
+
+#[test]
+fn python_stacks() {
+    let pythons = pythons();
+    if pythons.is_empty() {
+        println!("skipped: needs python3");
+    }
+    if !have("eu-stack") {
+        return;
+    }
+    for python in pythons {
+        let hung = Hung::start(Command::new(&python).arg("tests/unwind/threads.py"));
+        println!("{}", python.display());
+        assert_like_eu_stack(hung.pid(), 0);
+    }
+}
+
+/// Large libraries worth mapping, where they are installed.
+fn large_libraries() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for prefix in ["libLLVM", "libpython3", "libstdc++.so", "libclang-cpp"] {
+        for dir in ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"] {
+            let Ok(entries) = std::fs::read_dir(dir) else { continue };
+            let names = entries.filter_map(Result::ok).map(|e| e.path());
+            let is_one = |p: &PathBuf| {
+                let name = p.file_name().unwrap().to_string_lossy().into_owned();
+                name.starts_with(prefix) && name.contains(".so")
+            };
+            found.extend(names.filter(is_one).min());
+        }
+    }
+    found
+}
+
+#[test]
+fn a_process_that_maps_much() {
+    if !have("eu-stack") || !have("gcc") {
+        return;
+    }
+    const PLUGS: usize = 100;
+    let (dir, program) = compile("gcc", "large.c", &["-O2", "-g", "-fno-optimize-sibling-calls"]);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/unwind/plug.c");
+    for some in (1..=PLUGS).collect::<Vec<_>>().chunks(4) {
+        let jobs: Vec<Child> = some
+            .iter()
+            .map(|i| {
+                let out = dir.path().join(format!("libplug{i}.so"));
+                let mut gcc = Command::new("gcc");
+                gcc.args(["-O2", "-shared", "-fPIC", "-fno-optimize-sibling-calls", "-o"]).arg(out);
+                gcc.arg(format!("-DID={i}")).arg(&source).spawn().unwrap()
+            })
+            .collect();
+        assert!(jobs.into_iter().all(|mut j| j.wait().unwrap().success()));
+    }
+    let hung =
+        Hung::start(Command::new(&program).arg(dir.path()).args([&PLUGS.to_string(), "40"]).args(large_libraries()));
+    let unwound = assert_like_eu_stack(hung.pid(), 0);
+    assert!(unwound.snapshot.modules.len() > PLUGS);
+}
