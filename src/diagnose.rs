@@ -244,6 +244,8 @@ fn pause(
     for (p, stopped) in prepared.iter().zip(&held) {
         let Some(stopped) = stopped else { continue };
         stopped.read_stacks();
+        let more = unwind::find_interrupted_stacks(&p.snapshot, stopped.thread_states(), stopped.memory());
+        stopped.memory().expect(&more);
         let view = Held { threads: stopped.thread_states(), snapshot: &p.snapshot, memory: stopped.memory() };
         for decoder in &p.decoders {
             decoder.gather(&view);

@@ -1,12 +1,9 @@
 //! The unwinder against `eu-stack -q` of elfutils: the same pcs, frame by frame, on real programs.
 
-#[path = "unwind/held.rs"]
-mod held;
-
-use hangscope::snapshot::{Snapshot, WithImages};
-use hangscope::target::Target;
-use hangscope::unwind::{Stack, StackEnd, Trust, unwind_all};
-use held::Held;
+use hangscope::diagnose::{self, Diagnosis, Options};
+use hangscope::snapshot::Snapshot;
+use hangscope::units::Pid;
+use hangscope::unwind::{Stack, StackEnd, Trust};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -70,12 +67,13 @@ struct Unwound {
 }
 
 fn unwind(pid: i32) -> Unwound {
-    let held = Held::new(pid);
-    let mut snapshot = Snapshot::prepare(&held).unwrap();
-    snapshot.images_from_memory(&held);
-    snapshot.freeze(held.threads().unwrap(), None);
-    let stacks = unwind_all(&snapshot, &WithImages { memory: &held, snapshot: &snapshot });
-    Unwound { snapshot, stacks }
+    let options = Options { samples: Some(1), ..Options::default() };
+    only(diagnose::live(&[Pid(pid)], &options).unwrap())
+}
+
+fn only(diagnosis: Diagnosis) -> Unwound {
+    let Diagnosis { mut snapshots, mut stacks, .. } = diagnosis;
+    Unwound { snapshot: snapshots.remove(0), stacks: stacks.remove(0) }
 }
 
 impl Unwound {

@@ -155,7 +155,7 @@ pub(super) fn by_scan(ground: &Ground<'_>, registers: &RegisterFile, stack: &mut
 }
 
 /// `mov $15, %rax; syscall`: `rt_sigreturn`, as every C library's signal trampoline writes it.
-const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+pub(super) const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 
 /// `struct ucontext`: where `uc_mcontext` begins (Linux `include/uapi/asm-generic/ucontext.h`), bytes.
 const MCONTEXT: u64 = 40;
@@ -180,6 +180,12 @@ const SIGCONTEXT: [crate::arch::Reg; 17] = [
     x86_64::RSP,
     x86_64::RIP,
 ];
+
+/// Where the kernel saved the interrupted stack pointer, by the stack pointer in the signal trampoline's frame.
+pub(super) fn interrupted_sp_slot(sp: u64) -> Option<u64> {
+    let i = SIGCONTEXT.iter().position(|r| *r == x86_64::RSP)?;
+    sp.checked_add(MCONTEXT + 8 * i as u64)
+}
 
 /// The interrupted frame, where `registers` stand at a signal trampoline that has no call frame information (musl, Go,
 /// hand-written ones): its code is known, and the kernel put a `ucontext` on top of the stack.

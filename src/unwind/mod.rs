@@ -3,6 +3,7 @@
 //! Knows nothing of runtimes. Reads only stacks and CFI.
 
 mod fallback;
+mod interrupted;
 mod rules;
 mod walk;
 mod window;
@@ -12,6 +13,7 @@ use crate::memory::Memory;
 use crate::snapshot::{Pc, Snapshot};
 use crate::target::ThreadState;
 use crate::units::{Addr, ModuleIx};
+pub use interrupted::find_interrupted_stacks;
 use walk::Walker;
 
 /// How a frame was found; ordered from guess to certainty.
