@@ -2,6 +2,7 @@
 
 use crate::diagnose;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,6 +26,15 @@ pub enum Command {
     Attach(Attach),
     /// Report on a core file
     Core(Core),
+    /// Run a command; where it hangs, name the deadlock, end it and exit 124
+    Run(Run),
+    /// Start a small program that deadlocks, report on it, end it
+    Demo(Demo),
+    /// Say what is possible here, and what mends what is not
+    Doctor(Doctor),
+    /// Become a demo
+    #[command(hide = true)]
+    DemoChild(DemoChild),
 }
 
 /// `hangscope attach`.
@@ -62,6 +72,46 @@ pub struct Core {
     /// The program that dumped it, where the core's own path is of no use
     #[arg(long, value_name = "FILE")]
     pub exe: Option<PathBuf>,
+}
+
+/// `hangscope run`.
+#[derive(Args, Debug)]
+pub struct Run {
+    /// How long the command may run; by default as long as it likes, until SIGQUIT asks for the report
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub timeout: Option<Duration>,
+    /// The command and its arguments
+    #[arg(required = true, value_name = "CMD", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
+}
+
+/// `hangscope demo`.
+#[derive(Args, Debug)]
+pub struct Demo {
+    /// Which; by default the loader's lock against the GIL where there is a python3, else two mutexes
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+    /// List the demos
+    #[arg(long)]
+    pub list: bool,
+    /// The Python to run it with
+    #[arg(long, value_name = "FILE")]
+    pub python: Option<PathBuf>,
+}
+
+/// The hidden verb by which a native demo is started.
+#[derive(Args, Debug)]
+pub struct DemoChild {
+    /// Which
+    pub name: String,
+}
+
+/// `hangscope doctor`.
+#[derive(Args, Debug)]
+pub struct Doctor {
+    /// Look at this process too
+    #[arg(value_name = "PID")]
+    pub pid: Option<i32>,
 }
 
 /// Options every verb takes.

@@ -2,6 +2,9 @@
 
 pub mod attach;
 pub mod core;
+pub mod demo;
+pub mod doctor;
+pub mod run;
 
 use crate::cli::{Cli, Command, Common, Format, Threads};
 use crate::diagnose::Diagnosis;
@@ -20,7 +23,27 @@ pub fn run(cli: &Cli) -> anyhow::Result<u8> {
     match &cli.command {
         Command::Attach(a) => attach::run(a, &cli.common),
         Command::Core(c) => core::run(c, &cli.common),
+        Command::Run(r) => run::run(r, &cli.common),
+        Command::Demo(d) => demo::run(d, &cli.common),
+        Command::Doctor(d) => doctor::run(d, &cli.common),
+        Command::DemoChild(d) => demo::child(d),
     }
+}
+
+/// An error as one line: the causes joined, never a backtrace.
+#[must_use]
+pub fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if !line.contains(&cause) {
+            if !line.is_empty() {
+                line.push_str(": ");
+            }
+            line.push_str(&cause);
+        }
+    }
+    line.replace('\n', " ")
 }
 
 /// Writes the report of `diagnosis` where the options say and gives the exit code of its verdict.
