@@ -6,6 +6,7 @@
 pub(crate) mod tests;
 
 pub mod cpython;
+pub mod glibc;
 pub mod kernel;
 
 use crate::arch::Syscall;
@@ -98,7 +99,7 @@ impl View<'_> {
             // syscall(2) itself: a futex when the arguments read as a timed wait on an aligned word that is mapped
             "syscall" => {
                 let wait = matches!(args[1] & 0x7f, 0 | 9) && args[1] < 0x200 && args[3] != 0;
-                (wait && args[0] % 4 == 0 && self.snapshot.mapping_at(Addr(args[0])).is_some()).then_some(202)
+                (wait && args[0].is_multiple_of(4) && self.snapshot.mapping_at(Addr(args[0])).is_some()).then_some(202)
             }
             _ => None,
         }
@@ -108,5 +109,5 @@ impl View<'_> {
 /// All runtimes we know. Order does not matter.
 #[must_use]
 pub fn all() -> Vec<&'static dyn Runtime> {
-    vec![&kernel::Kernel, &cpython::CPython]
+    vec![&kernel::Kernel, &glibc::Glibc, &cpython::CPython]
 }
