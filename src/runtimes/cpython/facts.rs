@@ -2,8 +2,9 @@
 
 use super::census::Census;
 use super::find::Found;
-use super::gil::{Gil, GilCall, calls_for_it, futex_wait, strip_clone, surely_takes};
-use super::merge::{Grouping, merge};
+use super::gil::{Gil, GilCall, calls_for_it, futex_wait, left_futex, strip_clone, surely_takes};
+use super::loops::Loops;
+use super::merge::{Grouping, count_loops, merge};
 use super::objects::Objects;
 use super::offsets::{FrameLayout, NoOffsets, Offsets};
 use super::threads::{Doubt, Interpreter, PyThread};
@@ -37,8 +38,8 @@ pub(super) fn facts_of(found: &Found, view: &View<'_>) -> Facts {
     let objects = Objects::new(view.memory, offsets);
     match Census::take(&objects, found) {
         Ok(census) => {
-            let telling = Telling { found, view, o: offsets, objects: &objects, census: &census };
-            telling.tell(&mut facts);
+            let loops = Loops::new(found);
+            Telling { found, view, o: offsets, objects: &objects, census: &census, loops }.tell(&mut facts);
         }
         Err(doubt) => facts.gaps.push(doubted(found, &doubt)),
     }
@@ -74,6 +75,7 @@ struct Telling<'a> {
     o: &'a Offsets,
     objects: &'a Objects<'a>,
     census: &'a Census,
+    loops: Loops,
 }
 
 /// A thread state, its interpreter, and the thread it runs on.
@@ -84,7 +86,8 @@ struct Placed<'a> {
 }
 
 impl Telling<'_> {
-    fn tell(&self, facts: &mut Facts) {
+    fn tell(mut self, facts: &mut Facts) {
+        self.learn_loops();
         let placed = self.place(facts);
         let mut roles: HashMap<usize, GilRole> = HashMap::new();
         for gil in &self.census.gils {
@@ -94,6 +97,15 @@ impl Telling<'_> {
             facts.gaps.push(Gap(format!("the GIL at {at} cannot be read: {e}")));
         }
         self.tell_threads(&placed, &roles, facts);
+    }
+
+    /// Where symbols leave evaluation loops out, learns them from the calls to them.
+    fn learn_loops(&mut self) {
+        let python: usize = self.census.chains.values().map(|c| count_loops(self.grouping(), &c.frames)).sum();
+        let native: usize = self.view.stacks.iter().map(|s| self.loops.of(s).len()).sum();
+        if native < python {
+            self.loops.learn(self.view);
+        }
     }
 
     /// Finds the thread each thread state runs on.
@@ -151,11 +163,13 @@ impl Telling<'_> {
         let shares =
             |p: &&Placed<'_>| self.census.interpreters.get(p.interpreter).is_some_and(|i| i.gil == Some(gil.addr));
         let mine: Vec<&Placed<'_>> = placed.iter().filter(shares).collect();
-        let holder = gil.holder().and_then(|h| mine.iter().find(|p| p.thread.addr == h).copied());
+        let named = gil.holder();
+        let holder = named.and_then(|h| mine.iter().find(|p| p.thread.addr == h).copied());
+        let holder = holder.filter(|h| !self.contradicted(gil, h));
         if let Some(h) = holder {
             roles.insert(h.index, GilRole::Holds);
             facts.holds.push(self.hold(h, id));
-        } else if let Some(h) = gil.holder() {
+        } else if let Some(h) = named.filter(|h| !mine.iter().any(|p| p.thread.addr == *h)) {
             facts.gaps.push(Gap(format!(
                 "the {} says it is held by the thread state {h}, which belongs to no thread of this process",
                 gil.name
@@ -193,6 +207,16 @@ impl Telling<'_> {
         self.view.snapshot.threads.get(index).map_or(Tid(0), |t| t.tid)
     }
 
+    /// Whether something says that the thread state the GIL names does not hold it: in the few instructions around taking
+    /// and dropping, `last_holder` still names the one before.
+    fn contradicted(&self, gil: &Gil, holder: &Placed<'_>) -> bool {
+        let sleeps_for_it = self.view.snapshot.threads.get(holder.index).and_then(|t| futex_wait(t.syscall.as_ref()?));
+        let current = self.o.runtime_tstate_current.and_then(|f| self.objects.addr(self.found.runtime, f).ok());
+        holder.thread.holds_gil == Some(false)
+            || current.is_some_and(|c| c != holder.thread.addr)
+            || sleeps_for_it.and_then(|f| gil.meaning_of(&self.o.gil, f)) == Some(GilCall::Waits)
+    }
+
     fn hold(&self, holder: &Placed<'_>, id: ResourceId) -> Hold {
         let mut evidence = vec![Evidence::new(format!(
             "gil.locked is 1 and gil.last_holder is the thread state {} of thread {}",
@@ -224,9 +248,16 @@ impl Telling<'_> {
         let state = self.view.snapshot.threads.get(index)?;
         let futex = state.syscall.as_ref().and_then(futex_wait);
         let meaning = futex.and_then(|f| gil.meaning_of(&self.o.gil, f));
+        // the wait ends every 5 ms; a busy machine lets the thread lie there before it waits again
+        let left = state.registers.as_ref().and_then(left_futex);
+        let left = left.filter(|f| gil.meaning_of(&self.o.gil, *f) == Some(GilCall::Waits));
         let evidence = match (meaning, futex, &state.syscall) {
             (Some(GilCall::Waits), Some(f), _) => format!("its futex {f} lies inside gil.cond"),
             (Some(GilCall::Switching), ..) => return None,
+            (None, None, _) if left.is_some() => {
+                let at = left.unwrap_or(Addr::NULL);
+                format!("its wait on the futex {at} inside gil.cond has just ended; it has not taken the GIL yet")
+            }
             (Some(GilCall::Passing), ..) | (None, None, None) => {
                 let (function, trust) = self.taking(index)?;
                 if trust < Trust::Cfi {
@@ -255,16 +286,11 @@ impl Telling<'_> {
         Some(strip_clone(&symbol.name).to_owned())
     }
 
-    /// Whether a frame belongs to an evaluation loop.
-    fn is_loop(&self, pc: Addr) -> bool {
-        self.found.loops.iter().any(|r| r.contains(&pc))
-    }
-
     /// The innermost function that is sure to be taking the GIL, before any evaluation loop.
     fn taking(&self, index: usize) -> Option<(String, Trust)> {
         let stack = self.view.stacks.get(index)?;
         for (i, frame) in stack.frames.iter().take(MAX_TAKING).enumerate() {
-            if self.is_loop(frame.pc.lookup()) {
+            if self.loops.contain(frame.pc.lookup()) {
                 return None;
             }
             if let Some(name) = self.function(index, i).filter(|n| surely_takes(n)) {
@@ -280,7 +306,7 @@ impl Telling<'_> {
         let Some(stack) = self.view.stacks.get(index) else { return FrameIx(0) };
         let mut outermost = None;
         for (i, frame) in stack.frames.iter().take(MAX_TAKING).enumerate() {
-            if self.is_loop(frame.pc.lookup()) {
+            if self.loops.contain(frame.pc.lookup()) {
                 return frame_ix(outermost.unwrap_or(i));
             }
             if self.function(index, i).is_some_and(|n| calls_for_it(&n)) {
@@ -328,11 +354,7 @@ impl Telling<'_> {
 
     fn managed(&self, index: usize, states: &[&Placed<'_>], gil: Option<GilRole>) -> (ManagedThread, bool) {
         let stack = self.view.stacks.get(index);
-        let loops: Vec<FrameIx> = stack
-            .map(|s| s.frames.iter().enumerate().filter(|(_, f)| self.is_loop(f.pc.lookup())).map(|(i, _)| frame_ix(i)))
-            .into_iter()
-            .flatten()
-            .collect();
+        let loops = stack.map(|s| self.loops.of(s)).unwrap_or_default();
         let frames: Vec<_> = states
             .iter()
             .filter_map(|p| self.census.chains.get(&p.thread.addr))

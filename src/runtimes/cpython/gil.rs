@@ -5,7 +5,7 @@
 use super::objects::{Objects, int_in, word_in};
 use super::offsets::{COND_SIZE, GilOffsets};
 use super::threads::Interpreter;
-use crate::arch::Syscall;
+use crate::arch::{Syscall, ThreadRegisters, x86_64};
 use crate::memory::{MemoryExt, ReadError};
 use crate::units::Addr;
 
@@ -86,6 +86,15 @@ const FUTEX_FLAGS: u64 = 128 | 256;
 pub(super) fn futex_wait(syscall: &Syscall) -> Option<Addr> {
     let is_wait = FUTEX_WAITS.contains(&(syscall.args[1] & !FUTEX_FLAGS));
     (syscall.number.is_none_or(|n| n == FUTEX) && is_wait).then_some(Addr(syscall.args[0]))
+}
+
+/// The address of a futex wait that has just ended: the thread is on its way out of the system call, whose arguments still
+/// stand in its registers.
+pub(super) fn left_futex(registers: &ThreadRegisters) -> Option<Addr> {
+    let operation = registers.file.read(x86_64::RSI)?;
+    let is_wait =
+        registers.syscall_register == Some(FUTEX.cast_signed()) && FUTEX_WAITS.contains(&(operation & !FUTEX_FLAGS));
+    is_wait.then_some(Addr(registers.file.read(x86_64::RDI)?))
 }
 
 /// Whether that futex operation has a time-out (its fourth argument).

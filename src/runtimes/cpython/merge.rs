@@ -14,6 +14,20 @@ pub(super) enum Grouping {
     Shim,
 }
 
+/// How many native evaluation loops a chain needs at least.
+pub(super) fn count_loops(grouping: Grouping, frames: &[PyFrame]) -> usize {
+    match grouping {
+        Grouping::One => frames.len(),
+        Grouping::Entry => frames.iter().filter(|f| f.entry).count(),
+        // since 3.15 the last shim of a chain has none
+        Grouping::Shim => {
+            let inner = frames.split_last().map_or(&[][..], |(_, inner)| inner);
+            let base_is_empty = inner.last().is_some_and(|f| f.shim);
+            frames.iter().filter(|f| f.shim).count() - usize::from(base_is_empty)
+        }
+    }
+}
+
 /// Python frames (shims left out, newest first), each with the native frame that runs it. The second value says whether
 /// both stacks told the same number of loops; where they did not, no frame is given a native one.
 pub(super) fn merge(

@@ -12,6 +12,7 @@ mod find;
 mod frames;
 mod gil;
 mod lines;
+mod loops;
 mod merge;
 mod objects;
 mod offsets;
