@@ -2,12 +2,12 @@
 //!
 //! Knows nothing of locks or runtimes.
 
-use crate::elf::{ElfFile, Symbol};
-use crate::memory::{Memory, ReadError};
+use crate::elf::{DebugFiles, ElfFile, Location, Symbol, demangle};
+use crate::memory::{FileBytes, Memory, ReadError};
 use crate::target::{Files, Mapping, Process, Target, TargetError, ThreadState};
-use crate::units::{Addr, LoadBias, ModuleIx, PAGE, PthreadT, Tid};
-use std::collections::BTreeSet;
-use std::path::PathBuf;
+use crate::units::{Addr, LoadBias, ModuleIx, PAGE, PthreadT, Tid, Vaddr};
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A program counter and how to look it up.
@@ -39,6 +39,21 @@ pub struct Module {
     first: Mapping,
     files: Arc<dyn Files>,
     image: OnceLock<Result<Arc<Image>, String>>,
+    /// Functions by the address they were asked for.
+    functions: Mutex<HashMap<Vaddr, Option<Symbol>>>,
+}
+
+/// How a frame is called.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FrameName {
+    /// The function as the source writes it: demangled, without parameters.
+    pub function: Option<String>,
+    /// Its symbol, as the file writes it.
+    pub symbol: Option<Symbol>,
+    /// Bytes from the function's start to the program counter.
+    pub offset: Option<u64>,
+    /// The module it lies in.
+    pub module: Option<ModuleIx>,
 }
 
 /// A module's parsed file and where it was loaded.
@@ -79,14 +94,18 @@ impl Module {
     fn open_in_memory(&self, memory: &dyn Memory) -> Option<Image> {
         let elf = ElfFile::from_memory(memory, self.start, self.end.0.saturating_sub(self.start.0)).ok()?;
         let bias = bias_of(&elf, &self.first)?;
-        Some(Image { elf, bias })
+        Some(Image { elf: self.with_debug_files(elf), bias })
+    }
+
+    fn with_debug_files(&self, elf: ElfFile) -> ElfFile {
+        elf.with_debug_files(self.path.clone(), Arc::new(Beside(Arc::clone(&self.files))))
     }
 
     fn open(&self) -> Result<Image, String> {
         let bytes = self.files.open(&self.first).map_err(|e| e.to_string())?;
         let elf = ElfFile::parse(bytes).map_err(|e| format!("{}: {e}", self.path.display()))?;
         let bias = bias_of(&elf, &self.first).ok_or_else(|| format!("{}: no loadable segment", self.path.display()))?;
-        Ok(Image { elf, bias })
+        Ok(Image { elf: self.with_debug_files(elf), bias })
     }
 
     /// The parts of the file another machine needs to unwind and name without it, by their address in the process.
@@ -96,12 +115,31 @@ impl Module {
         image.elf.analysis_parts().into_iter().map(|(at, bytes)| (image.bias.to_addr(at), bytes.to_vec())).collect()
     }
 
+    /// The function that holds the file's address `at`, remembered.
+    fn function_at(&self, image: &Image, at: Vaddr) -> Option<Symbol> {
+        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        functions.entry(at).or_insert_with(|| image.elf.symbol_at(at)).clone()
+    }
+
     /// The symbol named `name`, as an address of the target.
     #[must_use]
     pub fn find_symbol(&self, name: &str) -> Option<(Addr, Symbol)> {
         let image = self.image().ok()?;
         let symbol = image.elf.find_symbol(name)?;
         Some((image.bias.to_addr(symbol.vaddr), symbol))
+    }
+}
+
+/// Lets a file find those that go with it, as the target would.
+struct Beside(Arc<dyn Files>);
+
+impl DebugFiles for Beside {
+    fn open(&self, path: &Path) -> Option<FileBytes> {
+        self.0.open_path(path).ok()
+    }
+
+    fn directories(&self) -> Vec<PathBuf> {
+        self.0.debug_directories()
     }
 }
 
@@ -198,9 +236,28 @@ impl Snapshot {
         let (_, module) = self.module_at(pc.lookup())?;
         let image = module.image().ok()?;
         let vaddr = image.bias.to_vaddr(pc.lookup());
-        let symbol = image.elf.symbol_at(vaddr)?;
+        let symbol = module.function_at(image, vaddr)?;
         let into = image.bias.to_vaddr(pc.addr).0.wrapping_sub(symbol.vaddr.0);
         Some((symbol, into))
+    }
+
+    /// What a person calls the place a program counter stands at. Reads no debug information: see [`Snapshot::lines`].
+    #[must_use]
+    pub fn describe(&self, pc: Pc) -> FrameName {
+        let module = self.module_at(pc.lookup()).map(|(ix, _)| ix);
+        let found = self.function_at(pc);
+        let function = found.as_ref().map(|(symbol, _)| demangle(&symbol.name));
+        let (symbol, offset) = found.unzip();
+        FrameName { function, symbol, offset, module }
+    }
+
+    /// Where a program counter stands in the source: innermost inlined function first, last the function whose frame it
+    /// is. Empty where the module has no debug information. The first question about a module opens and indexes its debug
+    /// information (tens of milliseconds for a large one), so ask only for frames that will be shown.
+    #[must_use]
+    pub fn lines(&self, pc: Pc) -> Vec<Location> {
+        let found = self.module_at(pc.lookup()).and_then(|(_, m)| m.image().ok());
+        found.map_or_else(Vec::new, |image| image.elf.locate(image.bias.to_vaddr(pc.lookup())))
     }
 
     /// The data symbol that holds `at` exactly or by extent, as `name` and `name+offset`.
@@ -256,6 +313,7 @@ fn modules_of(mappings: &[Mapping], files: &Arc<dyn Files>) -> Vec<Module> {
                     first: m.clone(),
                     files: Arc::clone(files),
                     image: OnceLock::new(),
+                    functions: Mutex::default(),
                 });
                 executable.push(m.permissions.execute);
             }
@@ -294,10 +352,10 @@ impl<'a> WithImages<'a> {
     pub fn pages_used(&self) -> Vec<(Addr, Vec<u8>)> {
         let Some(used) = &self.used else { return Vec::new() };
         let used = std::mem::take(&mut *used.lock().unwrap_or_else(PoisonError::into_inner));
-        used.into_iter().filter_map(|page| Some((page, self.from_file(page, PAGE as usize)?.to_vec()))).collect()
+        used.into_iter().filter_map(|page| Some((page, self.file_bytes(page, PAGE as usize)?.to_vec()))).collect()
     }
 
-    fn from_file(&self, at: Addr, len: usize) -> Option<&[u8]> {
+    fn file_bytes(&self, at: Addr, len: usize) -> Option<&[u8]> {
         let (_, module) = self.snapshot.module_at(at)?;
         let image = module.image().ok()?;
         image.elf.read_only_bytes(image.bias.to_vaddr(at), len)
@@ -307,7 +365,7 @@ impl<'a> WithImages<'a> {
 impl Memory for WithImages<'_> {
     fn read(&self, at: Addr, buf: &mut [u8]) -> Result<(), ReadError> {
         let Err(first) = self.memory.read(at, buf) else { return Ok(()) };
-        buf.copy_from_slice(self.from_file(at, buf.len()).ok_or(first)?);
+        buf.copy_from_slice(self.file_bytes(at, buf.len()).ok_or(first)?);
         if let Some(used) = &self.used {
             let mut used = used.lock().unwrap_or_else(PoisonError::into_inner);
             let last = at.offset(i64::try_from(buf.len().saturating_sub(1)).unwrap_or(0)).page();

@@ -35,7 +35,7 @@ const PLAN: &[Room] = &[
         name: "elf",
         imports: &["units", "arch", "memory"],
         items: &[],
-        crates: &["object", "gimli", "addr2line", "lzma_rs", "cpp_demangle", "rustc_demangle"],
+        crates: &["object", "gimli", "addr2line", "lzma_rs", "flate2", "cpp_demangle", "rustc_demangle"],
     },
     Room { name: "layout", imports: &["units", "memory", "elf"], items: &[], crates: &["gimli", "serde", "toml"] },
     Room { name: "target", imports: &["units", "arch", "memory"], items: &[], crates: &["nix", "procfs", "goblin"] },

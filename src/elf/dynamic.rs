@@ -7,6 +7,7 @@ use super::symbols::{SYM, Table, count_by_gnu_hash};
 use super::{ElfError, ElfFile, Extent};
 use crate::memory::{FileBytes, Memory};
 use crate::units::{Addr, PAGE, Vaddr};
+use std::sync::Arc;
 
 const DT_HASH: u64 = 4;
 const DT_STRTAB: u64 = 5;
@@ -160,6 +161,7 @@ impl ElfFile {
             strings: strings.start..strings.start + size,
             versions: dynamic.versions.and_then(|v| self.range_at(Vaddr(v), None)),
             hash: dynamic.gnu_hash.and_then(|v| self.range_at(Vaddr(v), None)),
+            code_ends: Arc::new([]),
         })
     }
 }

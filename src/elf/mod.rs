@@ -3,17 +3,27 @@
 //! Knows nothing of processes: addresses here are the file's own ([`Vaddr`]).
 
 mod cfi;
+mod companion;
 mod dynamic;
 mod headers;
+mod lines;
+mod names;
+mod section;
 mod symbols;
 
 use crate::memory::FileBytes;
 use crate::units::Vaddr;
 pub use cfi::{CfaRule, RowScratch, Rule, UnwindRow};
 use cfi::{EhFrameHdr, FrameSection};
+pub use companion::DebugFiles;
+use companion::{Companion, find_debug_file, find_supplement, mini_tables};
 use headers::{Headers, SHF_EXECINSTR, SHT_DYNSYM, SHT_GNU_HASH, SHT_NOBITS, SHT_SYMTAB, SHT_VERSYM};
+pub use names::demangle;
 
+use lines::Lines;
+use section::Part;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use symbols::{Index, Table, Wanted};
 
@@ -81,6 +91,11 @@ pub struct ElfFile {
     extents: Vec<Extent>,
     build_id: Option<Vec<u8>>,
     own_tables: Vec<Table>,
+    /// Its path as the target names it, and what opens the files that go with it.
+    origin: Option<(PathBuf, Arc<dyn DebugFiles>)>,
+    companion: OnceLock<Option<Companion>>,
+    all_tables: OnceLock<Vec<Table>>,
+    lines: OnceLock<Option<Lines>>,
     functions: OnceLock<Index>,
     objects: OnceLock<Index>,
     eh_frame: OnceLock<Option<FrameSection>>,
@@ -115,6 +130,10 @@ impl ElfFile {
             extents,
             build_id: None,
             own_tables,
+            origin: None,
+            companion: OnceLock::new(),
+            all_tables: OnceLock::new(),
+            lines: OnceLock::new(),
             functions: OnceLock::new(),
             objects: OnceLock::new(),
             eh_frame: OnceLock::new(),
@@ -156,28 +175,75 @@ impl ElfFile {
         &self.headers.segments
     }
 
+    /// Lets the file find what was stripped from it: separate debug files, looked for on first need. `path`: the file's,
+    /// as the target names it.
+    #[must_use]
+    pub fn with_debug_files(mut self, path: PathBuf, files: Arc<dyn DebugFiles>) -> ElfFile {
+        self.origin = Some((path, files));
+        self
+    }
+
+    /// The separate debug file.
+    fn companion(&self) -> Option<&Companion> {
+        let find = || {
+            let (path, files) = self.origin.as_ref()?;
+            find_debug_file(&self.bytes, &self.headers, self.build_id(), path, &**files)
+        };
+        self.companion.get_or_init(find).as_ref()
+    }
+
+    /// Its own tables, and where it was stripped of `.symtab` those kept elsewhere.
     fn tables(&self) -> &[Table] {
-        &self.own_tables
+        self.all_tables.get_or_init(|| {
+            let mut tables = self.own_tables.clone();
+            if !self.headers.sections.iter().any(|s| s.kind == SHT_SYMTAB) {
+                match self.companion().map(Companion::tables).filter(|t| !t.is_empty()) {
+                    Some(more) => tables.extend(more),
+                    None => tables.extend(mini_tables(&self.bytes, &self.headers)),
+                }
+            }
+            tables
+        })
+    }
+
+    /// Where `at` stands in the source, innermost inlined function first; the last is the function that was called. Empty
+    /// where there is no debug information, which is opened and indexed on first use: not for every frame of a process.
+    #[must_use]
+    pub fn locate(&self, at: Vaddr) -> Vec<Location> {
+        self.lines.get_or_init(|| self.open_lines()).as_ref().map_or_else(Vec::new, |l| l.locate(at.0))
+    }
+
+    fn open_lines(&self) -> Option<Lines> {
+        let files = self.origin.as_ref();
+        if self.headers.section(&self.bytes, ".debug_info").is_some() {
+            let sup = files.and_then(|(path, files)| find_supplement(&self.bytes, &self.headers, path, &**files));
+            return Lines::open((&self.bytes, &self.headers), sup.as_ref().map(|s| (&s.bytes, &s.headers)));
+        }
+        let debug = self.companion()?;
+        let sup = files.and_then(|(_, files)| debug.find_supplement(&**files));
+        Lines::open((&debug.bytes, &debug.headers), sup.as_ref().map(|s| (&s.bytes, &s.headers)))
     }
 
     /// The symbol of exactly this name, from `.dynsym`, then `.symtab` (its own, `.gnu_debugdata`'s or the separate
     /// debug file's).
     #[must_use]
     pub fn find_symbol(&self, name: &str) -> Option<Symbol> {
-        self.tables().iter().find_map(|t| t.find(name))
+        let own = self.own_tables.iter().find_map(|t| t.find(name));
+        own.or_else(|| self.tables().iter().skip(self.own_tables.len()).find_map(|t| t.find(name)))
     }
 
     /// The thread-local variable of exactly this name: its `vaddr` is its offset in the file's TLS image.
     #[must_use]
     pub fn find_tls_symbol(&self, name: &str) -> Option<Symbol> {
-        self.tables().iter().find_map(|t| t.find_tls(name))
+        let own = self.own_tables.iter().find_map(|t| t.find_tls(name));
+        own.or_else(|| self.tables().iter().skip(self.own_tables.len()).find_map(|t| t.find_tls(name)))
     }
 
     /// The function whose `[vaddr, vaddr + size)` holds `at`. A nearest symbol that ends before `at` is no answer:
     /// in a stripped libc it would be wrong.
     #[must_use]
     pub fn symbol_at(&self, at: Vaddr) -> Option<Symbol> {
-        let index = self.functions.get_or_init(|| Index::build(self.tables(), Wanted::Functions, |n| self.code_end(n)));
+        let index = self.functions.get_or_init(|| Index::build(self.tables(), Wanted::Functions));
         let found = index.find(self.tables(), at.0)?;
         if found.sized {
             return Some(found.symbol);
@@ -193,7 +259,7 @@ impl ElfFile {
     /// The data object whose extent holds `at`.
     #[must_use]
     pub fn object_at(&self, at: Vaddr) -> Option<Symbol> {
-        let index = self.objects.get_or_init(|| Index::build(self.tables(), Wanted::Objects, |_| None));
+        let index = self.objects.get_or_init(|| Index::build(self.tables(), Wanted::Objects));
         index.find(self.tables(), at.0).map(|f| f.symbol)
     }
 
@@ -238,9 +304,15 @@ impl ElfFile {
     fn debug_frame(&self) -> Option<&FrameSection> {
         self.debug_frame
             .get_or_init(|| {
-                let section = self.headers.section(&self.bytes, ".debug_frame")?;
-                let range = self.headers.bytes_of(&self.bytes, section)?;
-                Some(FrameSection::debug(self.bytes.clone(), range))
+                let own = Part::section(&self.bytes, &self.headers, ".debug_frame");
+                let section = match own.into_bytes() {
+                    Some(own) => own,
+                    None => {
+                        let debug = self.companion()?;
+                        Part::section(&debug.bytes, &debug.headers, ".debug_frame").into_bytes()?
+                    }
+                };
+                Some(FrameSection::debug(section.0, section.1))
             })
             .as_ref()
     }
@@ -253,12 +325,6 @@ impl ElfFile {
             let to = len.map_or(Some(e.bytes.end), |n| from.checked_add(n)).filter(|t| *t <= e.bytes.end)?;
             Some(from..to)
         })
-    }
-
-    /// The end of an executable section, by its number.
-    fn code_end(&self, section: u16) -> Option<u64> {
-        let section = self.headers.sections.get(usize::from(section)).filter(|s| s.flags & SHF_EXECINSTR != 0)?;
-        section.vaddr.checked_add(section.size)
     }
 
     /// The bytes of a segment at a file address, from the file: only for segments that are not writable.
@@ -328,6 +394,11 @@ impl ElfFile {
 /// The symbol tables the section headers name, `.dynsym` first.
 fn tables_by_sections(bytes: &FileBytes, headers: &Headers) -> Vec<Table> {
     let range = |kind: u32| headers.sections.iter().find(|s| s.kind == kind).and_then(|s| headers.bytes_of(bytes, s));
+    let code_ends: Arc<[Option<u64>]> = headers
+        .sections
+        .iter()
+        .map(|s| if s.flags & SHF_EXECINSTR != 0 { s.vaddr.checked_add(s.size) } else { None })
+        .collect();
     [SHT_DYNSYM, SHT_SYMTAB]
         .into_iter()
         .filter_map(|kind| {
@@ -340,6 +411,7 @@ fn tables_by_sections(bytes: &FileBytes, headers: &Headers) -> Vec<Table> {
                 strings: headers.bytes_of(bytes, strings)?,
                 versions: dynamic.then(|| range(SHT_VERSYM)).flatten(),
                 hash: dynamic.then(|| range(SHT_GNU_HASH)).flatten(),
+                code_ends: Arc::clone(&code_ends),
             })
         })
         .collect()

@@ -29,6 +29,8 @@ pub(super) struct Table {
     pub versions: Option<Range<usize>>,
     /// `.gnu.hash`, of dynamic tables.
     pub hash: Option<Range<usize>>,
+    /// The end address of each executable section, by its number.
+    pub code_ends: Arc<[Option<u64>]>,
 }
 
 /// A raw symbol.
@@ -243,15 +245,15 @@ pub(super) struct Found {
 }
 
 impl Index {
-    /// Sorts the symbols of `tables`. `section_end(n)` gives the end address of an executable section.
-    pub(super) fn build(tables: &[Table], wanted: Wanted, section_end: impl Fn(u16) -> Option<u64>) -> Index {
+    /// Sorts the symbols of `tables`.
+    pub(super) fn build(tables: &[Table], wanted: Wanted) -> Index {
         let mut entries = Vec::new();
         for (t, table) in tables.iter().enumerate() {
             let Ok(t) = u32::try_from(t) else { break };
             for (i, raw) in table.raws() {
                 let Ok(i) = u32::try_from(i) else { break };
                 if raw.is_defined()
-                    && let Some((end, rank)) = extent(table, raw, wanted, &section_end)
+                    && let Some((end, rank)) = extent(table, raw, wanted)
                 {
                     let sized = raw.size != 0;
                     entries.push(Entry { start: raw.value, end, table: t, index: i, sized, rank });
@@ -306,12 +308,7 @@ impl Index {
 
 /// The end of a symbol and its rank among those of the same address (lower is better): local ones last, then by leading
 /// underscores (`pthread_mutex_lock` before `__pthread_mutex_lock`), then global before weak.
-fn extent(
-    table: &Table,
-    raw: Raw,
-    wanted: Wanted,
-    section_end: &impl Fn(u16) -> Option<u64>,
-) -> Option<(u64, (u8, u8, u8))> {
+fn extent(table: &Table, raw: Raw, wanted: Wanted) -> Option<(u64, (u8, u8, u8))> {
     let kind = raw.kind();
     let fits = match wanted {
         Wanted::Functions => matches!(kind, STT_FUNC | STT_GNU_IFUNC) || (kind == STT_NOTYPE && raw.value != 0),
@@ -329,7 +326,7 @@ fn extent(
         if matches!(name.first(), Some(b'.' | b'$')) {
             return None;
         }
-        let end = section_end(raw.section).filter(|e| *e > raw.value)?;
+        let end = table.code_ends.get(usize::from(raw.section)).copied().flatten().filter(|e| *e > raw.value)?;
         if raw.size == 0 { end } else { raw.value.checked_add(raw.size)? }
     } else {
         raw.value.checked_add(raw.size)?

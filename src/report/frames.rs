@@ -114,9 +114,24 @@ impl<'a> Frames<'a> {
         if let Some(known) = self.places.borrow().get(&(process, pc)) {
             return Rc::clone(known);
         }
-        let module = snapshot.module_at(pc.lookup()).map(|(_, m)| plain(m.name()));
-        let name = snapshot.function_at(pc).map(|(symbol, _)| plain(symbol.name.split('@').next().unwrap_or_default()));
-        let functions = vec![Function { name, file: None, line: None }];
+        let described = snapshot.describe(pc);
+        let module = described.module.and_then(|ix| snapshot.module(ix)).map(|m| plain(m.name()));
+        let name = described.function.as_deref().map(plain);
+        // nobody mends the C library or the interpreter: their debug information, the largest there is, stays unopened
+        let foreign = matches!(domain(module.as_deref(), None), Some("libc" | "loader" | "cpython"));
+        let lines = if foreign { Vec::new() } else { snapshot.lines(pc) };
+        let mut functions: Vec<Function> = lines
+            .into_iter()
+            .map(|l| Function {
+                name: l.function.as_deref().map(plain),
+                file: l.file.as_deref().map(plain_path),
+                line: l.line,
+            })
+            .collect();
+        match functions.last_mut() {
+            Some(outermost) => outermost.name = name.or(outermost.name.take()),
+            None => functions.push(Function { name, file: None, line: None }),
+        }
         let place = Rc::new(Place { functions, module });
         self.places.borrow_mut().insert((process, pc), Rc::clone(&place));
         place

@@ -1,0 +1,170 @@
+//! Sections of debug information as gimli reads them: parts of a mapped file, or decompressed ones.
+
+use super::headers::{Headers, SHF_COMPRESSED, u32_at, u64_at};
+use crate::memory::FileBytes;
+use gimli::{Error, LittleEndian, Reader, ReaderOffsetId};
+use std::borrow::Cow;
+use std::io::Read;
+use std::ops::Range;
+
+/// Bytes of one decompressed section at most.
+const SECTION_BOUND: u64 = 2 << 30;
+/// Bytes of `.gnu_debugdata` once decompressed, at most; the largest seen is 3 MiB.
+const MINI_BOUND: usize = 128 << 20;
+/// `ELFCOMPRESS_ZLIB`.
+const ZLIB: u32 = 1;
+/// Bytes of an ELF64 compression header.
+const CHDR: usize = 24;
+
+/// A part of a file's bytes that can be cloned and cut without copying.
+#[derive(Clone)]
+pub(super) struct Part {
+    bytes: FileBytes,
+    range: Range<usize>,
+}
+
+impl Part {
+    /// Nothing.
+    pub(super) fn empty() -> Part {
+        Part { bytes: FileBytes::owned(Vec::new()), range: 0..0 }
+    }
+
+    /// The section of this name, decompressed where it is compressed; empty where there is none.
+    pub(super) fn section(bytes: &FileBytes, headers: &Headers, name: &str) -> Part {
+        Part::of_section(bytes, headers, name).unwrap_or_else(Part::empty)
+    }
+
+    fn of_section(bytes: &FileBytes, headers: &Headers, name: &str) -> Option<Part> {
+        let section = headers.section(bytes, name)?;
+        let range = headers.bytes_of(bytes, section)?;
+        if section.flags & SHF_COMPRESSED == 0 {
+            return Some(Part { bytes: bytes.clone(), range });
+        }
+        let compressed = bytes.get(range)?;
+        let size = u64_at(compressed, 8)?;
+        // deflate cannot do better than 1 : 1032
+        let possible = size <= SECTION_BOUND && size / 1032 <= compressed.len() as u64;
+        if u32_at(compressed, 0)? != ZLIB || !possible {
+            return None;
+        }
+        let mut out = Vec::with_capacity(usize::try_from(size).ok()?);
+        flate2::read::ZlibDecoder::new(compressed.get(CHDR..)?).take(size).read_to_end(&mut out).ok()?;
+        let range = 0..out.len();
+        Some(Part { bytes: FileBytes::owned(out), range })
+    }
+
+    /// The bytes it is a part of and which part; `None` where it is empty.
+    pub(super) fn into_bytes(self) -> Option<(FileBytes, Range<usize>)> {
+        (!self.range.is_empty()).then_some((self.bytes, self.range))
+    }
+
+    fn slice(&self) -> &[u8] {
+        self.bytes.get(self.range.clone()).unwrap_or(&[])
+    }
+
+    fn short(&self) -> Error {
+        Error::UnexpectedEof(self.offset_id())
+    }
+}
+
+impl std::fmt::Debug for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Part({:?})", self.range)
+    }
+}
+
+impl Reader for Part {
+    type Endian = LittleEndian;
+    type Offset = usize;
+
+    fn endian(&self) -> LittleEndian {
+        LittleEndian
+    }
+
+    fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    fn empty(&mut self) {
+        self.range.end = self.range.start;
+    }
+
+    fn truncate(&mut self, len: usize) -> gimli::Result<()> {
+        if self.len() < len {
+            return Err(self.short());
+        }
+        self.range.end = self.range.start + len;
+        Ok(())
+    }
+
+    fn offset_from(&self, base: &Part) -> usize {
+        self.range.start.saturating_sub(base.range.start)
+    }
+
+    fn offset_id(&self) -> ReaderOffsetId {
+        ReaderOffsetId(self.slice().as_ptr().addr() as u64)
+    }
+
+    fn lookup_offset_id(&self, id: ReaderOffsetId) -> Option<usize> {
+        let into = usize::try_from(id.0.checked_sub(self.offset_id().0)?).ok()?;
+        (into <= self.len()).then_some(into)
+    }
+
+    fn find(&self, byte: u8) -> gimli::Result<usize> {
+        self.slice().iter().position(|b| *b == byte).ok_or_else(|| self.short())
+    }
+
+    fn skip(&mut self, len: usize) -> gimli::Result<()> {
+        if self.len() < len {
+            return Err(self.short());
+        }
+        self.range.start += len;
+        Ok(())
+    }
+
+    fn split(&mut self, len: usize) -> gimli::Result<Part> {
+        let mut first = self.clone();
+        first.truncate(len)?;
+        self.skip(len)?;
+        Ok(first)
+    }
+
+    fn to_slice(&self) -> gimli::Result<Cow<'_, [u8]>> {
+        Ok(self.slice().into())
+    }
+
+    fn to_string(&self) -> gimli::Result<Cow<'_, str>> {
+        std::str::from_utf8(self.slice()).map(Cow::from).map_err(|_| Error::BadUtf8)
+    }
+
+    fn to_string_lossy(&self) -> gimli::Result<Cow<'_, str>> {
+        Ok(String::from_utf8_lossy(self.slice()))
+    }
+
+    fn read_slice(&mut self, buf: &mut [u8]) -> gimli::Result<()> {
+        let from = self.slice().get(..buf.len()).ok_or_else(|| self.short())?;
+        buf.copy_from_slice(from);
+        self.range.start += buf.len();
+        Ok(())
+    }
+}
+
+/// The ELF file in a `.gnu_debugdata` section (xz).
+pub(super) fn decompress_mini(compressed: &[u8]) -> Option<Vec<u8>> {
+    struct Bounded(Vec<u8>);
+    impl std::io::Write for Bounded {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            if self.0.len().saturating_add(bytes.len()) > MINI_BOUND {
+                return Err(std::io::ErrorKind::FileTooLarge.into());
+            }
+            self.0.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut out = Bounded(Vec::new());
+    lzma_rs::xz_decompress(&mut &*compressed, &mut out).ok()?;
+    Some(out.0)
+}
