@@ -1,7 +1,7 @@
 //! Everybody who is not part of the story, folded into counted groups of equal stacks.
 
 use super::frames::{FrameKind, Named};
-use super::paint::Style;
+use super::paint::{Style, unbroken};
 use super::stacks;
 use super::text::{Page, state_word};
 use crate::units::ThreadRef;
@@ -44,7 +44,8 @@ pub(super) fn groups(page: &Page<'_>, threads: &[ThreadRef]) -> String {
         let first = format!("  {:>width$} × ", members.len());
         let indent = first.chars().count();
         let pad = " ".repeat(indent);
-        let behind = alike.behind.as_ref().map(|b| format!(" · behind {b}")).unwrap_or_default();
+        let behind =
+            alike.behind.as_ref().map(|b| format!(" {}", unbroken(&format!("· behind {b}")))).unwrap_or_default();
         out += &page.pen.flow(
             &page.pen.ink(Style::Bold, &first),
             &pad,
@@ -52,7 +53,11 @@ pub(super) fn groups(page: &Page<'_>, threads: &[ThreadRef]) -> String {
             &[(Style::Plain, &alike.doing), (Style::Dim, &behind)],
         );
         if !alike.frames.is_empty() {
-            out += &page.pen.paragraph(indent, Style::Code, &alike.frames.join(" ← "));
+            out += &page.pen.paragraph(
+                indent,
+                Style::Code,
+                &alike.frames.iter().map(|f| unbroken(f)).collect::<Vec<_>>().join(" ←\u{a0}"),
+            );
         }
         out += &page.pen.paragraph(indent, Style::Dim, &names(page, members));
     }
@@ -101,10 +106,11 @@ fn top(page: &Page<'_>, t: ThreadRef) -> Vec<String> {
 
 fn names(page: &Page<'_>, members: &[ThreadRef]) -> String {
     let most = if page.options.verbose { usize::MAX } else { NAMED };
-    let mut named: Vec<String> = members.iter().take(most).map(|t| page.voice.short(*t)).collect();
+    // "and 1 more" is no shorter than the one
+    let most = if members.len() == most.saturating_add(1) { members.len() } else { most };
+    let named: Vec<String> = members.iter().take(most).map(|t| unbroken(&page.voice.short(*t))).collect();
     match members.len().saturating_sub(most) {
-        0 => {}
-        n => named.push(format!("and {n} more")),
+        0 => named.join(", "),
+        n => format!("{} {}", named.join(", "), unbroken(&format!("and {n} more"))),
     }
-    named.join(", ")
 }

@@ -7,6 +7,8 @@ mod frames;
 pub mod json;
 mod paint;
 mod stacks;
+#[cfg(test)]
+mod tests;
 mod text;
 mod time;
 

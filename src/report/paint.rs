@@ -52,37 +52,26 @@ impl Pen {
         format!("\u{1b}[{}m{text}\u{1b}[0m", style.codes())
     }
 
-    /// Lays spans out as one paragraph: broken between words, never wider than the page; the first line begins with
-    /// `first`, the others with `rest`, both of the same visible width. Ends with a newline.
+    /// Lays spans out as one paragraph: broken at blanks (not at no-break blanks, which are printed as blanks), never wider
+    /// than the page; the first line begins with `first`, the others with `rest`, both `indent` wide. Ends with a newline.
     pub(super) fn flow(self, first: &str, rest: &str, indent: usize, spans: &[(Style, &str)]) -> String {
         let room = self.width.saturating_sub(indent).max(16);
         let mut out = String::from(first);
         let mut used = 0usize;
-        let mut open: Option<Style> = None; // the style of the word before, to keep blanks inside a span in its style
-        for (style, text) in spans {
-            for (n, word) in text.split(' ').enumerate() {
-                // a span's first word joins the one before without a blank: blanks are written in the spans
-                let blank = n > 0;
-                let len = word.chars().count();
-                if used > 0 && blank && used + 1 + len > room {
-                    out.push('\n');
-                    out += rest;
-                    used = 0;
-                } else if blank && used > 0 {
-                    out += &self.ink(if open == Some(*style) { *style } else { Style::Plain }, " ");
-                    used += 1;
-                }
-                for (i, piece) in cut(word, room).into_iter().enumerate() {
-                    if i > 0 {
-                        out.push('\n');
-                        out += rest;
-                        used = 0;
-                    }
-                    out += &self.ink(*style, &piece);
-                    used += piece.chars().count();
-                }
-                open = Some(*style);
+        for word in words(spans, room) {
+            let len: usize = word.iter().map(|(_, piece)| piece.chars().count()).sum();
+            if used > 0 && used + 1 + len > room {
+                out.push('\n');
+                out += rest;
+                used = 0;
+            } else if used > 0 {
+                out.push(' ');
+                used += 1;
             }
+            for (style, piece) in word {
+                out += &self.ink(style, &piece.replace(HARD, " "));
+            }
+            used += len;
         }
         out.push('\n');
         out
@@ -95,13 +84,44 @@ impl Pen {
     }
 }
 
-/// A word no line can hold, in pieces; every other word as it is.
-fn cut(word: &str, room: usize) -> Vec<String> {
-    if word.chars().count() <= room {
-        return vec![word.to_owned()];
+/// The blank no line is broken at.
+pub(super) const HARD: char = '\u{a0}';
+
+/// A phrase no line is broken in, where it fits one.
+pub(super) fn unbroken(phrase: &str) -> String {
+    phrase.replace(' ', "\u{a0}")
+}
+
+/// The words of spans: pieces that no blank parts, each with its style. A word no line can hold is broken at its no-break
+/// blanks, else anywhere.
+fn words<'a>(spans: &[(Style, &'a str)], room: usize) -> Vec<Vec<(Style, std::borrow::Cow<'a, str>)>> {
+    use std::borrow::Cow;
+    let mut out: Vec<Vec<(Style, Cow<'a, str>)>> = vec![Vec::new()];
+    for (style, text) in spans {
+        for (n, piece) in text.split(' ').enumerate() {
+            if n > 0 {
+                out.push(Vec::new());
+            }
+            if !piece.is_empty() {
+                out.last_mut().into_iter().for_each(|word| word.push((*style, Cow::Borrowed(piece))));
+            }
+        }
     }
-    let chars: Vec<char> = word.chars().collect();
-    chars.chunks(room).map(|piece| piece.iter().collect()).collect()
+    out.retain(|word| !word.is_empty());
+    let mut cut: Vec<Vec<(Style, Cow<'a, str>)>> = Vec::new();
+    for word in out {
+        if word.iter().map(|(_, p)| p.chars().count()).sum::<usize>() <= room {
+            cut.push(word);
+            continue;
+        }
+        for (style, piece) in word {
+            for part in piece.split(HARD) {
+                let chars: Vec<char> = part.chars().collect();
+                cut.extend(chars.chunks(room).map(|c| vec![(style, Cow::Owned(c.iter().collect::<String>()))]));
+            }
+        }
+    }
+    cut
 }
 
 /// Text cut to `width` characters, its middle replaced by `…` where it is longer.

@@ -96,11 +96,7 @@ pub(super) fn table(page: &Page<'_>, t: ThreadRef, marks: &[Mark]) -> String {
             1 => "1 frame of interpreter and libraries left out".to_owned(),
             n => format!("{n} frames of interpreter and libraries left out"),
         };
-        out += &format!(
-            "{}{}\n",
-            " ".repeat(mark_width + 5),
-            page.pen.ink(Style::Dim, &format!("({words}; -v shows them)"))
-        );
+        out += &page.pen.paragraph(mark_width + 5, Style::Dim, &format!("({words}; -v shows them)"));
     }
     out
 }

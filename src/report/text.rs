@@ -4,7 +4,7 @@
 use super::Case;
 use super::crowd;
 use super::frames::Frames;
-use super::paint::{Pen, Style};
+use super::paint::{Pen, Style, unbroken};
 use super::stacks::{self, Mark};
 use crate::facts::{Certainty, Evidence, Hold, Holder, ResourceId, Wait};
 use crate::graph::Step;
@@ -49,6 +49,8 @@ const NARROWEST: usize = 48;
 const WIDEST: usize = 120;
 /// Pieces of evidence an edge shows without `verbose`, for the hold and for the wait each.
 const PROOFS: usize = 2;
+/// Columns of the word before a proof: `witnessed` and a blank.
+const LABEL: usize = 10;
 
 /// The report as text, ending with a newline.
 #[must_use]
@@ -120,7 +122,8 @@ impl Page<'_> {
                 }
             }
             parts.retain(|p| !p.is_empty());
-            out += &self.pen.paragraph(0, Style::Dim, &parts.join(" · "));
+            let parts: Vec<String> = parts.iter().map(|p| unbroken(p)).collect();
+            out += &self.pen.paragraph(0, Style::Dim, &parts.join(" ·\u{a0}"));
         }
         out
     }
@@ -200,28 +203,26 @@ impl Page<'_> {
             ));
             spans.push((Style::Bold, held_by));
         }
-        if hold.is_some() {
-            spans.push((Style::Plain, " · "));
-            spans.push((certainty_style(certainty), certainty.word()));
-        }
         let mut out = self.pen.flow(&ink(first), &ink(rest), indent, &spans);
-        let mut proof = |label: &str, evidence: &[Evidence]| {
+        let mut proof = |label: (Style, &str), evidence: &[Evidence]| {
             let most = if self.options.verbose { usize::MAX } else { PROOFS };
             let lines: Vec<String> = evidence.iter().take(most).map(|e| super::sentence(&e.0)).collect();
-            if lines.is_empty() {
-                return;
-            }
-            let pad = format!("{}{label:<7}", ink(rest));
-            let hang = format!("{}{:<7}", ink(rest), "");
-            out += &self.pen.flow(&pad, &hang, indent + 7, &[(Style::Dim, &lines.join("; "))]);
+            let gap = " ".repeat(LABEL.saturating_sub(label.1.chars().count()));
+            let pad = format!("{}{}{gap}", ink(rest), self.pen.ink(label.0, label.1));
+            let hang = format!("{}{}", ink(rest), " ".repeat(LABEL));
+            let text = self.pen.flow(&pad, &hang, indent + LABEL, &[(Style::Dim, &lines.join("; "))]);
+            out += text.trim_end();
+            out.push('\n');
         };
         if let Some(hold) = hold {
-            proof(if exit { "ends" } else { "held" }, &hold.evidence);
+            proof((certainty_style(certainty), certainty.word()), &hold.evidence);
         }
-        proof("waits", &wait.evidence);
+        if !wait.evidence.is_empty() {
+            proof((Style::Plain, "waits"), &wait.evidence);
+        }
         if self.options.verbose {
             for beneath in self.case.graph.beneath.get(&waiter).into_iter().flatten().rev() {
-                proof("beneath", &beneath.evidence);
+                proof((Style::Plain, "beneath"), &beneath.evidence);
             }
         }
         out
@@ -255,7 +256,7 @@ impl Page<'_> {
             facts.push(state_word(state).to_owned());
         }
         let head = self.voice.thread(t);
-        let facts = facts.iter().map(|f| format!(" · {f}")).collect::<String>();
+        let facts = facts.iter().map(|f| format!(" {}", unbroken(&format!("· {f}")))).collect::<String>();
         let mut out = String::from("\n");
         let head = head.replacen("thread", "Thread", 1);
         out += &self.pen.flow("", "  ", 2, &[(Style::Bold, &head), (Style::Dim, &facts)]);

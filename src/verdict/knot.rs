@@ -17,28 +17,10 @@ pub(super) struct Knot {
     pub holds: Vec<Hold>,
 }
 
-impl Knot {
-    /// Whether its threads wait, directly or through others, for a thread of `cycle`: then it is that cycle's victim.
-    pub(super) fn needs_any(&self, look: &Look<'_>, cycle: &BTreeSet<ThreadRef>) -> bool {
-        let mut seen: BTreeSet<ThreadRef> = self.steps.iter().map(|s| s.thread).collect();
-        let mut next: Vec<ThreadRef> = seen.iter().copied().collect();
-        while let Some(t) = next.pop() {
-            for b in look.graph.blockers(t) {
-                if cycle.contains(&b) {
-                    return true;
-                }
-                if seen.insert(b) {
-                    next.push(b);
-                }
-            }
-        }
-        false
-    }
-}
-
-/// The knots of a look, ordered by their first thread.
-pub(super) fn find(look: &Look<'_>) -> Vec<Knot> {
-    let stuck = stuck(look);
+/// The knots of a look, ordered by their first thread. Threads of `told` are stuck for a reason already found: they count
+/// as free here, since behind a proven cycle everything seems knotted.
+pub(super) fn find(look: &Look<'_>, told: &BTreeSet<ThreadRef>) -> Vec<Knot> {
+    let stuck = stuck(look, told);
     let mut knots: Vec<Knot> = Vec::new();
     for (holder, wait) in &look.graph.waits {
         if !stuck.contains(holder) || wakers(look, wait) != Some(Wakers::AnyThread) {
@@ -84,8 +66,8 @@ fn knot_of(look: &Look<'_>, stuck: &BTreeSet<ThreadRef>, holder: ThreadRef, wait
     Some(Knot { steps, holds: vec![deduced] })
 }
 
-/// The greatest set of threads that only threads of the set could wake.
-pub(super) fn stuck(look: &Look<'_>) -> BTreeSet<ThreadRef> {
+/// The greatest set of threads that only threads of the set could wake; `free` ones are not of it.
+pub(super) fn stuck(look: &Look<'_>, free: &BTreeSet<ThreadRef>) -> BTreeSet<ThreadRef> {
     let graph = look.graph;
     let mut threads: BTreeMap<ProcessIx, usize> = BTreeMap::new();
     for (p, snapshot) in look.snapshots.iter().enumerate() {
@@ -100,7 +82,8 @@ pub(super) fn stuck(look: &Look<'_>) -> BTreeSet<ThreadRef> {
             Timeout::Some | Timeout::Seconds(_) => false,
         }
     };
-    let mut stuck: BTreeSet<ThreadRef> = graph.waits.values().filter(waits_for_good).map(|w| w.thread).collect();
+    let mut stuck: BTreeSet<ThreadRef> =
+        graph.waits.values().filter(waits_for_good).map(|w| w.thread).filter(|t| !free.contains(t)).collect();
     loop {
         let mut inside: BTreeMap<ProcessIx, usize> = BTreeMap::new();
         for t in &stuck {

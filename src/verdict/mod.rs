@@ -4,6 +4,8 @@
 
 mod headline;
 mod knot;
+#[cfg(test)]
+pub(crate) mod made_up;
 mod movement;
 pub mod patterns;
 mod stall;
@@ -230,9 +232,9 @@ pub fn judge(look: &Look<'_>) -> Verdict {
         looks: if look.movement.is_some() { 2 } else { 1 },
     };
     verdict.take_cycles(look, &voice);
+    verdict.take_orphans(look, &voice);
     verdict.take_knots(look, &voice);
     verdict.cycles.sort_by_key(|c| std::cmp::Reverse(c.certainty));
-    verdict.take_orphans(look, &voice);
     if verdict.cycles.is_empty() && verdict.orphans.is_empty() {
         verdict.take_stalls(look, &voice);
     }
@@ -272,12 +274,9 @@ impl Verdict {
     }
 
     fn take_knots(&mut self, look: &Look<'_>, voice: &Voice<'_>) {
-        let told: BTreeSet<ThreadRef> = self.cycles.iter().flat_map(|c| c.steps.iter().map(|s| s.thread)).collect();
-        for knot in knot::find(look) {
-            // behind a cycle everything seems knotted: what the cycle explains is not told twice
-            if knot.steps.iter().any(|s| told.contains(&s.thread)) || knot.needs_any(look, &told) {
-                continue;
-            }
+        let cycles = self.cycles.iter().flat_map(|c| c.steps.iter().map(|s| s.thread));
+        let told: BTreeSet<ThreadRef> = cycles.chain(self.orphans.iter().flat_map(|o| o.waiters.clone())).collect();
+        for knot in knot::find(look, &told) {
             self.inferred_holds.extend(knot.holds);
             self.add_cycle(look, voice, knot.steps);
         }
@@ -373,6 +372,13 @@ impl Verdict {
         } else {
             (Kind::Idle, None)
         };
+        let stuck = knot::stuck(look, &BTreeSet::new());
+        if self.kind == Kind::Idle && !stuck.is_empty() && stuck.len() == stall::threads(look).len() {
+            self.notes.push(
+                "no thread of the process can wake another: unless a signal handler or another process does, it waits for ever"
+                    .to_owned(),
+            );
+        }
         if self.looks == 1 && !self.kind.is_stuck() {
             self.notes.push("this is one look: it cannot tell hung from slow".to_owned());
         }

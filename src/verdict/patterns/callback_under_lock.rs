@@ -33,11 +33,11 @@ fn tell(scene: &Scene<'_>) -> Option<Story> {
     let voice = scene.voice;
     let lock = voice.thing(found.held);
     let other = scene.holding().find(|(s, _)| s.thread == found.step.held_by);
-    let callback = found.callback.clone().map(|c| format!(" {c}")).unwrap_or_default();
+    let callback = found.callback.clone().map(|c| format!(", {c},")).unwrap_or_default();
     let gil = scene.kind(found.step.waits_for) == ResourceKind::Gil;
     let wanted = voice.name(found.step.waits_for);
     let mut explanation = format!(
-        "{} is inside {}, which keeps {lock} while it runs its {}{callback}. There it {}.",
+        "{} is inside {}, which keeps {lock} while it runs {}. In one of them{callback} it {}.",
         capital(&voice.thread(found.step.thread)),
         found.api,
         found.runs,
@@ -55,7 +55,7 @@ fn tell(scene: &Scene<'_>) -> Option<Story> {
         explanation += &format!(
             " The order is the GIL first, the loader's locks second: {} took them the other way round, in this {}.",
             voice.thread(found.step.thread),
-            if found.runs == "callbacks" { "callback" } else { "code" },
+            found.runs.trim_end_matches('s'),
         );
     }
     let advice = match (found.api.as_str(), gil) {
@@ -108,7 +108,7 @@ fn find(scene: &Scene<'_>, step: Step, held: ResourceId) -> Option<Found> {
                 .iter()
                 .find(|f| f.native.is_some_and(|n| wait.frame < n && n < taken))?;
             let api = scene.voice.symbol(step.thread, taken)?;
-            Some(Found { step, held, api, runs: "callback", callback: Some(super::place(entered)) })
+            Some(Found { step, held, api, runs: "callbacks", callback: Some(super::place(entered)) })
         }
         _ => None,
     }

@@ -165,6 +165,16 @@ impl<'a> Scene<'a> {
     pub fn called_back(&self, t: ThreadRef, api: FrameIx) -> Option<String> {
         let own = self.voice.module(t, api);
         let least = self.wait(t).map_or(0, |w| w.frame.0);
+        // the foreign function interfaces: what they call is Python, whether or not its frame stands yet
+        let inside = |prefix: &str| {
+            let mut frames = (least..api.0).map(FrameIx);
+            frames.any(|f| self.voice.module(t, f).is_some_and(|m| m.starts_with(prefix)))
+        };
+        for (interface, prefix) in [("ctypes", "_ctypes."), ("cffi", "_cffi_backend.")] {
+            if inside(prefix) {
+                return Some(format!("a Python function called through {interface}"));
+            }
+        }
         (least..api.0).rev().map(FrameIx).find_map(|f| {
             let module = self.voice.module(t, f);
             if module == own || module.as_deref().is_some_and(is_loader) {

@@ -1,0 +1,208 @@
+//! Reports of made-up processes.
+
+use super::{Captured, Case, TextOptions, Threads, json, text};
+use crate::facts::{Gap, RuntimeNote, Timeout};
+use crate::units::{ProcessIx, ThreadRef};
+use crate::verdict::made_up::{Made, Seen};
+use std::time::{Duration, UNIX_EPOCH};
+
+fn captured() -> Captured {
+    Captured {
+        at: UNIX_EPOCH + Duration::from_secs(1_700_000_000),
+        source: "live",
+        pause: Some(Duration::from_micros(1400)),
+        warnings: vec!["libfoo.so: no symbols".to_owned()],
+    }
+}
+
+fn notes() -> Vec<Vec<RuntimeNote>> {
+    vec![vec![
+        RuntimeNote { name: "glibc", version: Some("2.36".to_owned()), build: None },
+        RuntimeNote { name: "cpython", version: Some("3.11.2".to_owned()), build: Some("gil") },
+    ]]
+}
+
+fn with_case<T>(made: &Made, see: impl Fn(&Case<'_>) -> T) -> T {
+    let (captured, runtimes) = (captured(), notes());
+    made.seen(|seen: &Seen| {
+        see(&Case {
+            snapshots: seen.snapshots,
+            stacks: seen.stacks,
+            facts: seen.facts,
+            runtimes: &runtimes,
+            graph: seen.graph,
+            verdict: seen.verdict,
+            captured: &captured,
+        })
+    })
+}
+
+fn plain(made: &Made, options: TextOptions) -> String {
+    with_case(made, |case| text(case, &options))
+}
+
+fn without_color(painted: &str) -> String {
+    let mut out = String::new();
+    let mut escape = false;
+    for c in painted.chars() {
+        match c {
+            '\u{1b}' => escape = true,
+            'm' if escape => escape = false,
+            c if !escape => out.push(c),
+            _ => {}
+        }
+    }
+    out
+}
+
+/// Compares with a file beside this one; `HANGSCOPE_BLESS=1` writes it anew, to be read before it is committed.
+fn matches_picture(name: &str, text: &str) {
+    let path = format!("{}/src/report/tests/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("HANGSCOPE_BLESS").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap();
+    assert!(text == expected, "{path} differs from:\n{text}");
+}
+
+#[test]
+fn the_text_of_the_loader_against_the_gil() {
+    matches_picture("loader-lock-vs-gil", &plain(&Made::loader_against_gil(), TextOptions::default()));
+}
+
+#[test]
+fn text_keeps_to_its_page_with_and_without_colour() {
+    let made = Made::loader_against_gil();
+    for width in [48, 60, 80, 100, 120] {
+        for threads in [Threads::All, Threads::Blocked, Threads::Cycle] {
+            for verbose in [false, true] {
+                let options = TextOptions { color: false, width, threads, verbose };
+                let text = plain(&made, options);
+                let widest = text.lines().map(|l| l.chars().count()).max();
+                assert!(widest <= Some(width), "{width}: {text}");
+                assert!(!text.contains('\u{1b}') && text.ends_with('\n') && !text.contains(" \n"), "{text}");
+                assert_eq!(without_color(&plain(&made, TextOptions { color: true, ..options })), text);
+            }
+        }
+    }
+}
+
+#[test]
+fn cycle_shows_nobody_else_and_all_everybody() {
+    let made = Made::loader_against_gil();
+    let cycle = plain(&made, TextOptions { threads: Threads::Cycle, ..TextOptions::default() });
+    assert!(!cycle.contains("Everyone else") && !cycle.contains("load-7"));
+    let all = plain(&made, TextOptions { threads: Threads::All, ..TextOptions::default() });
+    for i in 4..10 {
+        assert!(all.contains(&format!("load-{i}")), "{all}");
+    }
+}
+
+#[test]
+fn json_is_the_contracts() {
+    let made = Made::loader_against_gil();
+    let json = with_case(&made, json);
+    let back: super::json::Report = serde_json::from_str(&json).unwrap();
+    assert_eq!(back.schema, "hangscope/1");
+    assert_eq!(back.captured.at, "2023-11-14T22:13:20Z");
+    assert_eq!(back.captured.pause_us, Some(1400));
+    assert_eq!(back.processes[0].command, ["/usr/bin/python3", "/home/user/train.py"]);
+    assert_eq!(back.processes[0].libc.as_deref(), Some("glibc 2.36"));
+    let ids: Vec<&str> = back.threads.iter().map(|t| t.id.as_str()).collect();
+    assert_eq!(ids, ["t1", "t2", "t3", "t4", "t5", "t6", "t7", "t8"]);
+    assert_eq!(back.threads[0].gil.as_deref(), Some("holds"));
+    let functions: Vec<_> = back.threads[0].frames.iter().filter_map(|f| f.function.as_deref()).collect();
+    assert_eq!(
+        functions,
+        [
+            "__lll_lock_wait",
+            "pthread_mutex_lock",
+            "dl_iterate_phdr",
+            "hipModuleLoadData",
+            "ffi_call",
+            "launch",
+            "<module>",
+            "_PyEval_EvalFrameDefault",
+            "Py_RunMain",
+            "_start"
+        ]
+    );
+    assert_eq!(back.threads[0].frames[3].domain.as_deref(), Some("hip"));
+    assert_eq!(back.threads[0].frames[5].kind, "python");
+    let gil = back.resources.iter().find(|r| r.kind == "gil").unwrap();
+    assert_eq!((gil.name.as_str(), gil.holders[0].tid, gil.waiters.len()), ("GIL", Some(402), 7));
+    assert_eq!(back.threads[1].wait.as_ref().unwrap().timeout.as_deref(), Some("periodic"));
+    // the ring closes
+    let steps = &back.verdict.cycles[0].steps;
+    for (i, step) in steps.iter().enumerate() {
+        assert_eq!(step.held_by, steps[(i + 1) % steps.len()].thread);
+        let resource = back.resources.iter().find(|r| r.id == step.waits_for).unwrap();
+        assert!(resource.holders.iter().any(|h| h.thread.as_ref() == Some(&step.held_by)));
+    }
+    assert_eq!(back.verdict.blocked_behind.len(), 6);
+    assert!(!json.contains("secret"), "arguments are not shown");
+}
+
+#[test]
+fn json_keys_stand_in_the_contracts_order_and_nothing_is_invented() {
+    let mut made = Made::new();
+    let t = made.thread(5, "alone");
+    made.state(t, 'S');
+    let json = with_case(&made, json);
+    let keys = ["schema", "tool", "captured", "processes", "threads", "resources", "verdict"];
+    let at: Vec<usize> = keys.iter().map(|k| json.find(&format!("\n  \"{k}\":")).unwrap()).collect();
+    assert!(at.is_sorted(), "{json}");
+    for unknown in
+        ["\"pthread\": null", "\"python_name\": null", "\"gil\": null", "\"wait\": null", "\"certainty\": null"]
+    {
+        assert!(json.contains(unknown), "{unknown}: {json}");
+    }
+}
+
+#[test]
+fn a_deduced_hold_is_in_the_report() {
+    let mut made = Made::new();
+    let gil = made.gil();
+    let done = made.resource(crate::facts::ResourceKind::Condvar, "", 0x3000);
+    let (main, worker) = (made.thread(1, "main"), made.thread(2, "worker"));
+    made.holds(main, gil);
+    made.waits(main, done);
+    made.waits(worker, gil);
+    let back: super::json::Report = serde_json::from_str(&with_case(&made, json)).unwrap();
+    let condvar = back.resources.iter().find(|r| r.kind == "condvar").unwrap();
+    assert_eq!(condvar.holders[0].certainty, "inferred");
+    assert_eq!(condvar.holders[0].thread.as_deref(), Some("t2"));
+    let text = plain(&made, TextOptions::default());
+    assert!(text.contains(" inferred ") && text.contains("DEADLOCK, 2 threads, inferred:"), "{text}");
+}
+
+#[test]
+fn equal_input_gives_equal_bytes() {
+    let mut made = Made::loader_against_gil();
+    let first = (with_case(&made, json), plain(&made, TextOptions::default()));
+    made.facts.waits.reverse();
+    made.facts.holds.reverse();
+    made.facts.resources.reverse();
+    assert_eq!((with_case(&made, json), plain(&made, TextOptions::default())), first);
+}
+
+#[test]
+fn gaps_and_notes_are_warnings_once() {
+    let mut made = Made::loader_against_gil();
+    made.facts.gaps = vec![Gap("x\u{1b}[31m cannot be read".to_owned()), Gap("x\u{1b}[31m cannot be read".to_owned())];
+    made.facts.waits[1].timeout = Timeout::Seconds(5.0);
+    let text = plain(&made, TextOptions::default());
+    assert_eq!(text.matches("x?[31m cannot be read").count(), 1, "{text}");
+    assert!(text.contains("! libfoo.so: no symbols"));
+    assert!(text.contains("time-out"), "{text}");
+}
+
+#[test]
+fn a_thread_that_could_not_be_read_is_shown_with_the_others() {
+    let mut made = Made::loader_against_gil();
+    let t = ThreadRef { process: ProcessIx(0), thread: 0 };
+    made.native(t, &[]);
+    let text = plain(&made, TextOptions::default());
+    // the interpreter's frames are shown even where no native stack could be had
+    assert!(text.contains("launch") && text.contains("load-3"), "{text}");
+}
