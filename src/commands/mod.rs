@@ -4,6 +4,7 @@ pub mod attach;
 pub mod core;
 pub mod demo;
 pub mod doctor;
+pub mod python;
 pub mod run;
 
 use crate::cli::{Cli, Command, Common, Format, Threads};

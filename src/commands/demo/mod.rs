@@ -6,6 +6,7 @@
 mod native;
 
 use crate::cli::{Common, Demo, DemoChild};
+use crate::commands::python;
 use crate::diagnose;
 use crate::units::Pid;
 use crate::verdict::Kind;
@@ -127,8 +128,7 @@ pub fn run(args: &Demo, common: &Common) -> anyhow::Result<u8> {
 /// The resource kinds of the first cycle.
 fn cycle_kinds(diagnosis: &diagnose::Diagnosis) -> Vec<&'static str> {
     let steps = diagnosis.verdict.cycles.first().map(|c| c.steps.as_slice()).unwrap_or_default();
-    let resources = &diagnosis.facts.resources;
-    steps.iter().filter_map(|s| resources.iter().find(|r| r.id == s.waits_for)).map(|r| r.kind.word()).collect()
+    steps.iter().filter_map(|s| diagnosis.graph.resources.get(&s.waits_for)).map(|r| r.kind.word()).collect()
 }
 
 fn same(found: &[&str], expected: &[&str]) -> bool {
@@ -157,19 +157,24 @@ fn no_such(name: &str) -> String {
     format!("there is no demo '{name}'; there are {}", names.join(", "))
 }
 
-/// The loader's lock against the GIL where a Python can be had, else two native mutexes.
+/// The loader's lock against the GIL where there is a Python we understand, else two native mutexes.
 fn start_default(python: Option<&Path>, common: &Common) -> anyhow::Result<Running> {
     let [first, .., native, _] = PROGRAMS else { bail!("no demo is embedded") };
-    match Running::start(first, python) {
-        Ok(running) => Ok(running),
-        Err(why) if python.is_none() => {
-            if !common.quiet {
-                eprintln!("hangscope: {why:#}; showing {} instead", native.name);
-            }
-            Running::start(native, None)
-        }
-        Err(why) => Err(why),
+    if python.is_some() {
+        return Running::start(first, python);
     }
+    let why = match python::ask(Path::new("python3")) {
+        Some(found) if found.understood => match Running::start(first, None) {
+            Ok(running) => return Ok(running),
+            Err(why) => super::one_line(&why),
+        },
+        Some(found) => format!("python3 is {}, which is not understood", found.name),
+        None => "there is no python3".to_string(),
+    };
+    if !common.quiet {
+        eprintln!("hangscope: {why}; showing {} instead", native.name);
+    }
+    Running::start(native, None)
 }
 
 /// A demo that hangs. Dropping it ends it.

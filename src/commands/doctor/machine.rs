@@ -1,6 +1,7 @@
 //! The kernel's settings, our own rights, and what is installed.
 
 use super::Check;
+use crate::commands::python;
 use crate::layout::Layouts;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::{ptrace, uio};
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Number of CAP_SYS_PTRACE in the masks of `/proc/PID/status`.
-const CAP_SYS_PTRACE: u32 = 19;
+pub const CAP_SYS_PTRACE: u32 = 19;
 
 pub fn checks() -> Vec<Check> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -209,24 +210,12 @@ fn pythons_understood() -> Check {
 
 /// Whether the Python first on the path is one we understand. It is asked, not guessed.
 fn python_here() -> Option<Check> {
-    let asked = "import sys; print(sys.implementation.name, *sys.version_info[:3])";
-    let out =
-        Command::new("python3").args(["-S", "-c", asked]).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
-    let text = String::from_utf8_lossy(&out.stdout);
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let [name, major, minor, patch] = words.as_slice() else { return None };
-    let found = format!("{name} {major}.{minor}.{patch}");
-    let known = *name == "cpython" && *major == "3" && minor.parse().is_ok_and(understood);
-    Some(if known {
-        Check::ok("python3", found)
+    let found = python::ask(Path::new("python3"))?;
+    Some(if found.understood {
+        Check::ok("python3", found.name)
     } else {
-        Check::note("python3", format!("{found}: native stacks and locks only"))
+        Check::note("python3", format!("{}: native stacks and locks only", found.name))
     })
-}
-
-/// Whether CPython 3.`minor` has tables.
-pub fn understood(minor: u32) -> bool {
-    Layouts::cpython_versions().any(|(m, _)| m == minor)
 }
 
 fn debug_files() -> Check {

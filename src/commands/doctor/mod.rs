@@ -11,6 +11,7 @@ use crate::cli::{Common, Doctor, Format};
 use anyhow::Context;
 use comfy_table::{ContentArrangement, Table, presets};
 use modules::Symbols;
+use std::collections::BTreeMap;
 use std::io::Write;
 
 /// All that matters is possible.
@@ -99,17 +100,20 @@ fn text(pid: Option<i32>, machine: &[Check], process: &[Check], modules: &[modul
     if !modules.is_empty() {
         out.push_str(&format!("\nIts files\n{}\n", table_of_modules(modules)));
     }
-    let mends: Vec<&Check> = machine.iter().chain(process).filter(|c| c.mend.is_some()).collect();
-    if !mends.is_empty() {
-        out.push_str("\nWhat mends it\n");
-        for check in mends {
-            out.push_str(&format!("  {}: {}\n", check.what, check.mend.as_deref().unwrap_or_default()));
+    let mut mends = empty_table();
+    for check in machine.iter().chain(process) {
+        if let Some(mend) = &check.mend {
+            mends.add_row([check.what, mend]);
         }
     }
     for mend in modules::mends(modules) {
-        out.push_str(&format!("  names of functions: {mend}\n"));
+        mends.add_row(["names", &mend]);
     }
-    out
+    if mends.row_iter().next().is_some() {
+        out.push_str(&format!("\nWhat mends it\n{mends}\n"));
+    }
+    // the table fills its columns with blanks
+    out.lines().map(str::trim_end).flat_map(|line| [line, "\n"]).collect()
 }
 
 /// Columns to fill, as the reports do.
@@ -131,11 +135,21 @@ fn table_of(checks: &[Check]) -> Table {
     table
 }
 
+/// Files by where their names come from: a Python program has hundreds.
 fn table_of_modules(modules: &[modules::Module]) -> Table {
-    let mut table = empty_table();
-    table.add_row(["file", "names from", "unwinds by"]);
+    const NAMED: usize = 8;
+    let mut groups: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for module in modules {
-        table.add_row([module.path.as_str(), &module.symbols.words(), module.unwind]);
+        groups.entry((module.symbols.kind(), module.unwind)).or_default().push(module.name());
+    }
+    let mut table = empty_table();
+    table.add_row(["names from", "unwinds by", "files"]);
+    for ((symbols, unwind), names) in groups {
+        let mut list = names.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+        if names.len() > NAMED {
+            list.push_str(&format!(" and {} more", names.len() - NAMED));
+        }
+        table.add_row([symbols, unwind, &list]);
     }
     table
 }
@@ -150,7 +164,10 @@ fn json(pid: Option<i32>, machine: &[Check], process: &[Check], modules: &[modul
         .iter()
         .map(|m| {
             let debug = if let Symbols::Separate(path) = &m.symbols { Some(path) } else { None };
-            serde_json::json!({"file": m.path, "symbols": m.symbols.words(), "debug_file": debug, "unwind": m.unwind})
+            let why = if let Symbols::Unreadable(why) = &m.symbols { Some(why) } else { None };
+            serde_json::json!({
+                "file": m.path, "symbols": m.symbols.kind(), "debug_file": debug, "error": why, "unwind": m.unwind,
+            })
         })
         .collect();
     let all = serde_json::json!({

@@ -20,13 +20,13 @@ pub enum Symbols {
 }
 
 impl Symbols {
-    pub fn words(&self) -> String {
+    pub fn kind(&self) -> &'static str {
         match self {
-            Symbols::Symtab => ".symtab".into(),
-            Symbols::Separate(path) => format!("{}", path.display()),
-            Symbols::MiniDebug => ".gnu_debugdata".into(),
-            Symbols::Exported => ".dynsym only".into(),
-            Symbols::Unreadable(why) => why.clone(),
+            Symbols::Symtab => ".symtab",
+            Symbols::Separate(_) => "debug file",
+            Symbols::MiniDebug => ".gnu_debugdata",
+            Symbols::Exported => ".dynsym only",
+            Symbols::Unreadable(_) => "unreadable",
         }
     }
 }
@@ -37,6 +37,13 @@ pub struct Module {
     pub path: String,
     pub symbols: Symbols,
     pub unwind: &'static str,
+}
+
+impl Module {
+    /// The last part of its path.
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
 }
 
 /// Every file of the process that has code, in the order of its addresses.

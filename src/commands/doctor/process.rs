@@ -1,14 +1,13 @@
 //! One process: what stands between it and us.
 
 use super::Check;
-use super::machine::{has_capability, read_trimmed, status_line, understood};
+use super::machine::{CAP_SYS_PTRACE, has_capability, read_trimmed, status_line};
+use crate::commands::python::understood;
 use anyhow::bail;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
-/// Number of CAP_SYS_PTRACE in the masks of `/proc/PID/status`.
-const CAP_SYS_PTRACE: u32 = 19;
 /// `e_machine` of x86-64 (the ELF header, bytes 18 and 19).
 const EM_X86_64: u16 = 62;
 
@@ -36,7 +35,10 @@ pub fn checks(pid: i32) -> anyhow::Result<Vec<Check>> {
             instead,
         )]);
     }
-    all.push(Check::note("program", format!("{name}, {threads} threads{}", states_of(pid))));
+    all.push(Check::note(
+        "program",
+        format!("{name}, {threads} thread{}{}", if threads == "1" { "" } else { "s" }, states_of(pid)),
+    ));
     all.push(access(pid, &status));
     all.extend(architecture(pid));
     all.extend(tracer(&status));
