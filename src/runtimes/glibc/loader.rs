@@ -79,29 +79,37 @@ impl LoaderLocks {
             Ok(bytes) => find_shapes(&bytes, mutex),
             Err(why) => {
                 return match by_table {
-                    Some(offsets) => {
-                        LoaderLocks { how: origin(row), doubt: Some(why.to_string()), ..named(global, &offsets) }
-                    }
+                    Some(offsets) => LoaderLocks {
+                        how: by_table_alone(row),
+                        doubt: Some(why.to_string()),
+                        ..named(global, &offsets)
+                    },
                     None => LoaderLocks { doubt: Some(why.to_string()), ..LoaderLocks::default() },
                 };
             }
         };
         match (shapes.as_slice(), by_table) {
-            ([one], None) => LoaderLocks { how: "by their shape in _rtld_global".into(), ..named(global, one) },
+            ([one], None) => LoaderLocks { how: "by its shape in _rtld_global".into(), ..named(global, one) },
             ([one], Some(table)) if *one == table => LoaderLocks {
-                how: format!("by their shape in _rtld_global, as in the table of {}", origin(row)),
+                how: format!("by its shape in _rtld_global, as in the table of {}", origin(row)),
                 ..named(global, one)
             },
             ([one], Some(_)) => {
-                LoaderLocks { how: "by their shape in _rtld_global, which no table knows".into(), ..named(global, one) }
+                LoaderLocks { how: "by its shape in _rtld_global, a place no table knows".into(), ..named(global, one) }
             }
-            (many, Some(table)) if many.contains(&table) => LoaderLocks { how: origin(row), ..named(global, &table) },
+            (many, Some(table)) if many.contains(&table) => {
+                LoaderLocks { how: by_table_alone(row), ..named(global, &table) }
+            }
             (many, _) => LoaderLocks {
                 doubt: Some(format!("{} places in _rtld_global look like the loader's locks", many.len())),
                 ..LoaderLocks::default()
             },
         }
     }
+}
+
+fn by_table_alone(row: Option<&StructLayout>) -> String {
+    format!("by the table of {}", origin(row))
 }
 
 fn origin(row: Option<&StructLayout>) -> String {

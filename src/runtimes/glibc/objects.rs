@@ -71,8 +71,8 @@ impl Rwlock {
             (true, 3) if writer_phase && count > 0 => true,
             // the first writer waits for the writer phase to begin
             (true, 2) if readers & WRLOCKED != 0 => false,
-            // further writers wait for the first
-            (false, 3) if readers & WRLOCKED != 0 && writers & 0x7fff_ffff > 0 => false,
+            // further writers wait for the first; they are counted only where writers are preferred
+            (false, 3) if readers & WRLOCKED != 0 => false,
             _ => return None,
         };
         let asleep = if on_phase { phase } else { queue } & FUTEX_USED != 0;

@@ -124,7 +124,8 @@ fn timeout(memory: &dyn Memory, limit: Limit, call: &Syscall) -> Timeout {
 /// What a call waits for: number within its kind, what a person would call it, and who can take part.
 struct Named {
     id: ResourceId,
-    name: String,
+    /// Absent where an address is all there is.
+    name: Option<String>,
     address: Option<Addr>,
 }
 
@@ -167,7 +168,7 @@ impl KernelDecoder {
         let resource = Resource {
             id: named.id,
             kind,
-            name: Some(named.name),
+            name: named.name,
             address: named.address,
             reentrancy: Reentrancy::Unknown,
             wakers: if call.kind == ResourceKind::Futex { Wakers::AnyThread } else { Wakers::Outside },
@@ -246,7 +247,7 @@ fn name(view: &View<'_>, index: usize, call: &Call, kind: ResourceKind, syscall:
     let process = view.process;
     let fd = |i: usize| int_arg(syscall, i);
     let numbered =
-        |number: u64, name: String| Named { id: ResourceId::Numbered(process, kind, number), name, address: None };
+        |number: u64, name: String| Named { id: ResourceId::Numbered(process, kind, number), name: Some(name), address: None };
     match call.object {
         Object::From(i) => numbered(u64::from(fd(i).unsigned_abs()), of_descriptor(call.name, fd(i))),
         Object::To(i) => numbered(FOR_ROOM | u64::from(fd(i).unsigned_abs()), format!("{} to fd {}", call.name, fd(i))),
@@ -274,19 +275,20 @@ fn name(view: &View<'_>, index: usize, call: &Call, kind: ResourceKind, syscall:
             (3, pidfd) => numbered(own_number(view, index), format!("the process of pidfd {pidfd}")),
             _ => numbered(own_number(view, index), "any child".to_owned()),
         },
-        Object::Futex => futex(process, Addr(syscall.args[0]), "futex"),
+        Object::Futex => futex(process, Addr(syscall.args[0]), None),
         Object::FutexSet => {
             // struct futex_waitv: u64 val, u64 uaddr, u32 flags, u32 reserved
             let first = view.memory.read_addr(Addr(syscall.args[0].wrapping_add(8))).unwrap_or(Addr(syscall.args[0]));
-            futex(process, first, &format!("any of {} futexes, the first", syscall.args[1] & 0xff))
+            let name = format!("any of {} futexes, the first at {first}", syscall.args[1] & 0xff);
+            futex(process, first, Some(name))
         }
         Object::SystemV => numbered(u64::from(fd(0).unsigned_abs()), format!("{} on System V id {}", call.name, fd(0))),
         Object::Nothing => numbered(own_number(view, index), of_nothing(call, kind)),
     }
 }
 
-fn futex(process: ProcessIx, at: Addr, what: &str) -> Named {
-    Named { id: ResourceId::At(process, at), name: format!("{what} at {at}"), address: Some(at) }
+fn futex(process: ProcessIx, at: Addr, name: Option<String>) -> Named {
+    Named { id: ResourceId::At(process, at), name, address: Some(at) }
 }
 
 fn of_descriptor(call: &str, fd: i32) -> String {
