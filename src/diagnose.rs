@@ -365,6 +365,7 @@ fn save(path: &Path, diagnosis: &Diagnosis, read: &[Read]) -> Result<(), Diagnos
         let failed = |source| DiagnoseError::Save { path: path.display().to_string(), source };
         let used = modules_in_use(snapshot, diagnosis.stacks.get(i));
         let mut files = read.file_pages.clone();
+        files.extend(snapshot.modules.iter().flat_map(|m| m.identity_bytes()));
         files.extend(used.iter().filter_map(|m| snapshot.module(*m)).flat_map(|m| m.analysis_bytes()));
         let file = std::fs::File::create(&path).map_err(failed)?;
         let core = minicore::Minicore {

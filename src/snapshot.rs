@@ -115,6 +115,13 @@ impl Module {
         image.elf.analysis_parts().into_iter().map(|(at, bytes)| (image.bias.to_addr(at), bytes.to_vec())).collect()
     }
 
+    /// The parts of the file by which it is known again, by their address in the process.
+    #[must_use]
+    pub fn identity_bytes(&self) -> Vec<(Addr, Vec<u8>)> {
+        let Ok(image) = self.image() else { return Vec::new() };
+        image.elf.identity_parts().into_iter().map(|(at, bytes)| (image.bias.to_addr(at), bytes.to_vec())).collect()
+    }
+
     /// The function that holds the file's address `at`, remembered.
     fn function_at(&self, image: &Image, at: Vaddr) -> Option<Symbol> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);

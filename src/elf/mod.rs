@@ -363,6 +363,23 @@ impl ElfFile {
         headers.into_iter().chain(sections).collect()
     }
 
+    /// What tells this file from another build of it: its header, program headers and notes. Where each lies, and its
+    /// bytes; about 2 KiB.
+    #[must_use]
+    pub fn identity_parts(&self) -> Vec<(Vaddr, &[u8])> {
+        let first = self.extents.iter().find(|e| e.bytes.start == 0 && !e.writable);
+        let headers = first.and_then(|e| {
+            let file = headers::parse_file_header(self.bytes.get(..headers::EHDR)?).ok()?;
+            let table = usize::from(file.program_header_count).checked_mul(headers::PHDR)?;
+            let end = usize::try_from(file.program_headers).ok()?.checked_add(table)?;
+            Some((Vaddr(e.vaddr), self.bytes.get(..end.min(e.bytes.len()))?))
+        });
+        let notes = self.headers.notes.iter().filter_map(|(vaddr, size, _)| {
+            Some((Vaddr(*vaddr), self.read_only_bytes(Vaddr(*vaddr), usize::try_from(*size).ok()?)?))
+        });
+        headers.into_iter().chain(notes).collect()
+    }
+
     /// The pages around a part of a read-only segment, as far as the segment goes.
     fn read_only_pages(&self, at: u64, len: usize) -> Option<(Vaddr, &[u8])> {
         let page = crate::units::PAGE;
