@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn cxx_and_rust_names_read_as_written() {
         assert_eq!(
-            demangle("_ZN9__gnu_cxx5__ops16_Iter_less_valC1Ev"),
+            demangle("_ZN9__gnu_cxx5__ops14_Iter_less_valC1Ev"),
             "__gnu_cxx::__ops::_Iter_less_val::_Iter_less_val"
         );
         assert_eq!(
@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(demangle("_ZN3std2io4Read11read_to_end17hb85a0f6802e14499E"), "std::io::Read::read_to_end");
         assert_eq!(demangle("_RNvC6_123foo3bar"), "123foo::bar");
         assert_eq!(demangle("pthread_mutex_lock"), "pthread_mutex_lock");
-        assert_eq!(demangle("_Zoo"), "_Zoo");
+        assert_eq!(demangle("_Zzz"), "_Zzz");
     }
 
     #[test]
