@@ -122,7 +122,7 @@ impl Prepared {
     fn new(pid: Pid, options: &Options) -> Result<Prepared, DiagnoseError> {
         let live = Live::open(pid)?.with_debug_directories(options.debug_dirs.clone());
         let snapshot = Snapshot::prepare(&live)?;
-        snapshot.images_from_memory(&live);
+        snapshot.images_of_absent_files(&live);
         let decoders = find_runtimes(&snapshot, &live);
         Ok(Prepared { live, snapshot, decoders })
     }

@@ -215,6 +215,14 @@ impl Snapshot {
         }
     }
 
+    /// The same for those modules only whose file is known to be gone: the vdso and deleted files. The others are opened
+    /// when something lies in them: a program that maps 150 libraries runs in a few.
+    pub fn images_of_absent_files(&self, memory: &dyn Memory) {
+        for module in self.modules.iter().filter(|m| m.first.deleted || !m.first.is_file()) {
+            let _ = module.image_or_memory(memory);
+        }
+    }
+
     /// The mapping that holds `at`.
     #[must_use]
     pub fn mapping_at(&self, at: Addr) -> Option<&Mapping> {
