@@ -482,3 +482,42 @@ fn a_minicore_with_file_bytes_is_unwound_where_no_file_is() {
     assert!(here.iter().flatten().all(|(_, trust)| *trust >= Trust::Cfi), "{here:?}");
     assert_eq!(elsewhere, here);
 }
+
+/// gcore run outside the program's PID namespace writes outer ids; the mutexes name inner ones.
+#[test]
+fn a_gcore_from_outside_the_pid_namespace_is_read_by_inner_ids() {
+    let dir = temporary();
+    let Some(program) = compile(dir.path(), "abba", &[]) else { return };
+    let inside = Command::new("unshare")
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
+        .arg(&program)
+        .arg("normal")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(mut child) = inside else { return println!("skipped: needs unshare") };
+    let out = child.stdout.take().expect("a pipe");
+    let running = Running(child);
+    let mut first = String::new();
+    BufReader::new(out).read_line(&mut first).expect("it writes");
+    if !first.starts_with("ready") {
+        return println!("skipped: needs the right to make PID namespaces");
+    }
+    let unshare = running.0.id();
+    let children = std::fs::read_to_string(format!("/proc/{unshare}/task/{unshare}/children")).expect("children");
+    let pid: u32 = children.trim().parse().expect("one child");
+    let Some(file) = gcore(dir.path(), pid) else { return };
+    let core = open(&file);
+    let threads = core.threads().expect("threads");
+    let ids: Vec<(u32, i32)> = threads.iter().map(|t| (t.host_tid.0.cast_unsigned(), t.tid.0)).collect();
+    assert_eq!(ids[0], (pid, 1), "the program is its namespace's first process");
+    let mut owners: Vec<Tid> = threads[1..]
+        .iter()
+        .map(|t| Tid(core.read_i32(Addr(t.syscall.expect("asleep").args[0]).offset(8)).expect("a mutex")))
+        .collect();
+    owners.sort();
+    assert_eq!(owners, [threads[1].tid, threads[2].tid], "{ids:?}");
+    let said =
+        "the core numbers its threads by another PID namespace than the program's own; the program's numbers are shown";
+    assert_eq!(core.warnings(), [said]);
+}

@@ -246,8 +246,11 @@ const FOR_ROOM: u64 = 1 << 32;
 fn name(view: &View<'_>, index: usize, call: &Call, kind: ResourceKind, syscall: &Syscall) -> Named {
     let process = view.process;
     let fd = |i: usize| int_arg(syscall, i);
-    let numbered =
-        |number: u64, name: String| Named { id: ResourceId::Numbered(process, kind, number), name: Some(name), address: None };
+    let numbered = |number: u64, name: String| Named {
+        id: ResourceId::Numbered(process, kind, number),
+        name: Some(name),
+        address: None,
+    };
     match call.object {
         Object::From(i) => numbered(u64::from(fd(i).unsigned_abs()), of_descriptor(call.name, fd(i))),
         Object::To(i) => numbered(FOR_ROOM | u64::from(fd(i).unsigned_abs()), format!("{} to fd {}", call.name, fd(i))),
