@@ -333,7 +333,7 @@ pub fn gather(memory: &dyn Memory, process: &Process, mappings: &[Mapping], thre
         path.is_some() && (libc || path == loader)
     });
     for m in data.chain(vdso) {
-        let len = m.end.0 - m.start.0;
+        let len = m.end.0.saturating_sub(m.start.0);
         if let Some(len) = usize::try_from(len).ok().filter(|len| *len <= MAX_MAPPING) {
             ranges.push((m.start, len));
         }

@@ -94,6 +94,10 @@ impl CoreFile {
             }));
         }
         let truncated = headers.truncated;
+        if notes.files.is_empty() && notes.own.mappings.is_empty() {
+            warnings
+                .push("the core does not list the files that were mapped (NT_FILE): its modules are unknown".into());
+        }
         let mut segments = headers.segments;
         let mappings = maps::union(&segments, &notes);
         segments.set_spans(&mappings);
