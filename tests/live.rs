@@ -378,7 +378,10 @@ fn a_traced_program_is_refused_by_name_and_still_observed() {
         return;
     };
     let until = Instant::now() + Duration::from_secs(5);
-    while states(p.pid()).iter().any(|(_, t)| *t == 0) && Instant::now() < until {
+    // strace stops and starts each thread as it attaches
+    let attached = || states(p.pid()).iter().all(|(s, t)| *t != 0 && *s == 'S');
+    while !(attached() && live.progress().iter().all(|m| m.3.is_some())) {
+        assert!(Instant::now() < until, "{:?}", states(p.pid()));
         std::thread::sleep(Duration::from_millis(5));
     }
     let refused = live.stop(&StopLimits::default()).err();
@@ -398,6 +401,7 @@ fn a_traced_program_is_refused_by_name_and_still_observed() {
 #[test]
 fn observing_gives_the_same_bytes_without_stopping() {
     let p = Running::start(&["threads", "6", "4"]).ready();
+    settles(p.pid(), "S");
     let live = p.live();
     let held = {
         let s = live.stop(&StopLimits::default()).unwrap();
@@ -420,9 +424,7 @@ fn observing_gives_the_same_bytes_without_stopping() {
         held.kept.read(sp, &mut x).unwrap();
         seen.kept.read(sp, &mut y).unwrap();
         assert_eq!(x, y);
-        if b.host_tid.0 != p.pid().0 {
-            assert_eq!(ra.tls_base, rb.tls_base, "struct pthread is found at the top of the stack");
-        }
+        assert_eq!(ra.tls_base, rb.tls_base, "struct pthread is found without being told");
     }
     assert_eq!(seen.threads[1].syscall.unwrap(), held.threads[1].syscall.unwrap());
 }
@@ -463,32 +465,220 @@ fn a_deleted_program_and_a_replaced_library_open() {
     std::fs::remove_file(&copy).unwrap();
 }
 
-/// Plays a hangscope that is ended by a signal while it holds a process: only where the test below starts it.
+/// Plays another hangscope, where a test below starts it: holds a process until it is ended itself, or tells what comes of
+/// opening and holding it.
 #[test]
-fn helper_holds_until_it_is_ended() {
-    let Ok(pid) = std::env::var("HANGSCOPE_TEST_HOLDS") else { return };
-    let live = Live::open(Pid(pid.parse().unwrap())).unwrap();
+fn helper_plays_another_hangscope() {
     let limits = StopLimits { max_pause: Duration::from_secs(60), ..StopLimits::default() };
-    let stopped = live.stop(&limits).unwrap();
-    println!("holding");
-    std::io::stdout().flush().unwrap();
-    std::thread::sleep(Duration::from_secs(60));
-    drop(stopped);
+    let pid = |name: &str| std::env::var(name).ok().map(|p| Pid(p.parse().unwrap()));
+    let say = |what: String| {
+        println!("helper: {what}");
+        std::io::stdout().flush().unwrap();
+    };
+    if let Some(pid) = pid("HANGSCOPE_TEST_HOLDS") {
+        let live = Live::open(pid).unwrap();
+        let stopped = live.stop(&limits).unwrap();
+        say("holding".into());
+        std::thread::sleep(Duration::from_secs(60));
+        drop(stopped);
+    }
+    if let Some(pid) = pid("HANGSCOPE_TEST_TRIES") {
+        let live = match Live::open(pid) {
+            Ok(l) => l,
+            Err(e) => return say(format!("open: {e}")),
+        };
+        match live.stop(&limits) {
+            Ok(s) => {
+                s.read_stacks();
+                let exe = live.mappings().unwrap().into_iter().find(|m| m.path == live.process().exe).unwrap();
+                let opened = live.files().open(&exe).map(|b| b.len()).map_err(|e| e.to_string());
+                let released = s.release();
+                say(format!("held {} kept {} exe {opened:?}", released.threads.len(), released.kept.len()));
+            }
+            Err(e) => say(format!("stop: {e}")),
+        }
+    }
+}
+
+/// Another hangscope (see above), asked to do `what` to `pid`.
+fn another(what: &str, pid: Pid) -> Command {
+    let mut c = Command::new(std::env::current_exe().unwrap());
+    c.args(["--exact", "helper_plays_another_hangscope", "--nocapture"]).env(what, pid.to_string());
+    c
+}
+
+/// The line it says.
+fn said(running: &mut Running) -> String {
+    loop {
+        let line = running.line();
+        if let Some((_, said)) = line.split_once("helper: ") {
+            return said.to_string();
+        }
+        assert!(!line.contains("test result"), "it said nothing");
+    }
 }
 
 #[test]
 fn our_own_end_by_any_signal_lets_go() {
     let p = Running::start(&["threads", "10"]).ready();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL, Signal::SIGABRT, Signal::SIGHUP] {
-        let mut holder = Running::of(
-            Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "helper_holds_until_it_is_ended", "--nocapture"])
-                .env("HANGSCOPE_TEST_HOLDS", p.pid().to_string()),
-        );
-        while holder.line() != "holding" {}
+        let mut holder = Running::of(&mut another("HANGSCOPE_TEST_HOLDS", p.pid()));
+        assert_eq!(said(&mut holder), "holding");
         assert!(states(p.pid()).iter().all(|(s, _)| *s == 't'));
         holder.signal(signal);
         holder.child.wait().unwrap();
         settles(p.pid(), "S");
     }
+}
+
+#[test]
+fn signals_survive_our_own_end() {
+    let mut p = Running::start(&["count"]).ready();
+    let mut sender = Command::new(program()).args(["send", &p.pid().to_string(), "9000"]).spawn().unwrap();
+    let mut ends = 0;
+    while sender.try_wait().unwrap().is_none() {
+        let mut holder = Running::of(&mut another("HANGSCOPE_TEST_HOLDS", p.pid()));
+        assert_eq!(said(&mut holder), "holding");
+        holder.signal(Signal::SIGKILL);
+        holder.child.wait().unwrap();
+        ends += 1;
+    }
+    assert!(sender.wait().unwrap().success() && ends > 1);
+    p.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    assert_eq!(p.line(), "9000", "after {ends} ends");
+}
+
+/// A command run as nobody, where we may choose; `None` where we may not, or nobody cannot reach the programs.
+fn as_nobody(command: &mut Command) -> Option<Running> {
+    use std::os::unix::process::CommandExt;
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: needs root");
+        return None;
+    }
+    match command.uid(65534).gid(65534).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() {
+        Ok(mut child) => {
+            let out = BufReader::new(child.stdout.take().unwrap());
+            Some(Running { child, out })
+        }
+        Err(e) => {
+            println!("skipped: nobody cannot start {command:?}: {e}");
+            None
+        }
+    }
+}
+
+#[test]
+fn another_users_process_is_refused_with_the_cause() {
+    let p = Running::start(&["threads", "1"]).ready();
+    let Some(mut other) = as_nobody(&mut another("HANGSCOPE_TEST_TRIES", p.pid())) else { return };
+    let said = said(&mut other);
+    assert!(
+        said.starts_with(&format!("open: cannot attach to {}: it belongs to user 0 and we are user", p.pid())),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_program_that_is_not_dumpable_is_refused_with_the_cause() {
+    let Some(p) = as_nobody(Command::new(program()).arg("undumpable")).map(Running::ready) else { return };
+    let Some(mut other) = as_nobody(&mut another("HANGSCOPE_TEST_TRIES", p.pid())) else { return };
+    let said = said(&mut other);
+    assert!(said.contains("not dumpable"), "{said}");
+    // root may
+    drop(p.live().stop(&StopLimits::default()).unwrap());
+    settles(p.pid(), "S");
+}
+
+#[test]
+fn an_ordinary_user_holds_his_own_processes() {
+    let yama = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    if !matches!(yama.trim(), "" | "0") {
+        println!("skipped: needs kernel.yama.ptrace_scope 0");
+        return;
+    }
+    let Some(p) = as_nobody(Command::new(program()).args(["threads", "4"])).map(Running::ready) else { return };
+    let Some(mut other) = as_nobody(&mut another("HANGSCOPE_TEST_TRIES", p.pid())) else { return };
+    let said = said(&mut other);
+    assert!(said.starts_with("held 5 kept ") && said.contains("exe Ok("), "{said}");
+    settles(p.pid(), "S");
+}
+
+#[test]
+fn in_a_pid_namespace_threads_go_by_their_own_numbers() {
+    let mut p = Running::of(Command::new("unshare").args(["-p", "-f"]).arg(program()).args(["threads", "3"]));
+    if p.line() != "ready" {
+        println!("skipped: needs unshare and the right to make a PID namespace");
+        return;
+    }
+    let pid = hangscope::target::live::descendants(p.pid())[1];
+    let live = Live::open(pid).unwrap();
+    let stopped = live.stop(&StopLimits::default()).unwrap();
+    let tids: Vec<i32> = stopped.thread_states().iter().map(|t| t.tid.0).collect();
+    assert_eq!(tids, [1, 2, 3, 4]);
+    assert_eq!(stopped.thread_states()[0].host_tid.0, pid.0);
+    let futex = stopped.thread_states()[1].syscall.unwrap().args[0];
+    assert_eq!(stopped.memory().read_i32(Addr(futex + 8)).unwrap(), 1, "and locks name them so too");
+    drop(stopped);
+    kill(NixPid::from_raw(pid.0), Signal::SIGKILL).unwrap();
+}
+
+#[test]
+fn files_are_those_of_the_targets_root() {
+    let root = tempfile::tempdir().unwrap();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/live/target.c");
+    let inside = root.path().join("program");
+    let built =
+        Command::new("cc").args(["-O1", "-static", "-pthread", "-o"]).arg(&inside).arg(source).status().unwrap();
+    assert!(built.success());
+    // an absolute link inside the root stays inside
+    std::fs::write(root.path().join("real"), b"inside").unwrap();
+    std::os::unix::fs::symlink("/real", root.path().join("link")).unwrap();
+    let mut p = Running::of(Command::new("chroot").arg(root.path()).args(["/program", "threads", "1"]));
+    if p.line() != "ready" {
+        println!("skipped: needs the right to chroot");
+        return;
+    }
+    let live = p.live();
+    let maps = live.mappings().unwrap();
+    let exe = maps.iter().find(|m| m.is_file()).unwrap();
+    assert_eq!(exe.path.as_deref(), live.process().exe.as_deref());
+    assert_eq!(&live.files().open(exe).unwrap()[..], &std::fs::read(&inside).unwrap()[..]);
+    assert_eq!(&live.files().open_path("/link".as_ref()).unwrap()[..], b"inside");
+    assert!(live.files().open_path("/../../etc/passwd".as_ref()).is_err());
+}
+
+#[test]
+fn a_32_bit_process_is_refused() {
+    // pause() for ever, as a static program of 32 bits
+    let code = [0xb8, 29, 0, 0, 0, 0xcd, 0x80, 0xeb, 0xf7];
+    let base = 0x0804_8000u32;
+    let mut elf = b"\x7fELF\x01\x01\x01".to_vec();
+    elf.resize(16, 0);
+    for half in [2u16, 3] {
+        elf.extend(half.to_le_bytes());
+    }
+    for word in [1, base + 84, 52, 0, 0] {
+        elf.extend(word.to_le_bytes());
+    }
+    for half in [52u16, 32, 1, 0, 0, 0] {
+        elf.extend(half.to_le_bytes());
+    }
+    for word in [1, 0, base, base, 84 + 9, 84 + 9, 5, 4096] {
+        elf.extend(word.to_le_bytes());
+    }
+    elf.extend(code);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), elf).unwrap();
+    std::fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let path = file.into_temp_path();
+    let Ok(mut child) = Command::new(&path).spawn() else {
+        println!("skipped: needs a kernel that runs 32-bit programs");
+        return;
+    };
+    std::thread::sleep(Duration::from_millis(50));
+    let refused = Live::open(Pid(child.id().cast_signed())).err();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let said = refused.unwrap().to_string();
+    assert!(said.contains("is a 32-bit x86 process"), "{said}");
 }

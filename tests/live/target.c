@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -104,6 +104,11 @@ int main(int argc, char **argv) {
             pthread_t t;
             pthread_create(&t, 0, churner, 0);
         }
+        ready();
+        for (;;) pause();
+    }
+    if (!strcmp(what, "undumpable")) {
+        prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
         ready();
         for (;;) pause();
     }

@@ -8,6 +8,7 @@
 
 mod family;
 mod files;
+mod observed;
 mod proc;
 mod refusal;
 mod remote;
@@ -33,6 +34,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A running process. Reading it stops nothing.
 pub struct Live {
     process: Process,
+    /// When its leader began.
+    began: u64,
     /// `/proc/PID/task`.
     tasks: PathBuf,
     /// `/proc/PID/task/TID` of a thread that lived when it was opened: the leader may have ended before the others.
@@ -78,6 +81,7 @@ impl Live {
         let auxv = proc::read_file(&directory.join("auxv")).unwrap_or_default();
         let command = proc::read_file(&directory.join("cmdline")).unwrap_or_default();
         Ok(Live {
+            began: stat.began,
             process: Process {
                 pid: process,
                 exe: exe.clone(),
@@ -106,20 +110,17 @@ impl Live {
     /// counter. Stops nothing. Counters move by an attach too: compare two looks that have none between them.
     #[must_use]
     pub fn progress(&self) -> Vec<Movement> {
-        self.looks()
-            .into_iter()
-            .map(|look| {
-                let line = proc::read_syscall(&self.tasks, look.host_tid).ok().flatten();
-                let call = line.and_then(|l| l.call());
-                (look.host_tid, Some(look.stat.state), look.progress, call, line.and_then(|l| l.sp_pc()))
-            })
-            .collect()
+        proc::in_parallel(&self.looks(), |look| {
+            let line = proc::read_syscall(&self.tasks, look.host_tid).ok().flatten();
+            let call = line.and_then(|l| l.call());
+            (look.host_tid, Some(look.stat.state), look.progress, call, line.and_then(|l| l.sp_pc()))
+        })
     }
 
     /// Looks at every thread once, ascending. Threads that end meanwhile are left out.
     fn looks(&self) -> Vec<Look> {
         let tids = proc::read_tasks(&self.tasks).unwrap_or_default();
-        tids.into_iter().filter_map(|tid| proc::read_look(&self.tasks, tid)).collect()
+        proc::in_parallel(&tids, |tid| proc::read_look(&self.tasks, *tid)).into_iter().flatten().collect()
     }
 
     /// A thread described by what `/proc` gives, with `missing` as the reason why there is no more, and its `syscall` line.
@@ -173,8 +174,14 @@ impl Live {
 }
 
 impl Memory for Live {
+    /// Memory of devices is not read; that of render nodes by their driver.
     fn read(&self, at: Addr, buf: &mut [u8]) -> Result<(), ReadError> {
-        self.remote.read(at, buf)
+        let mappings = self.known_mappings().map_err(|_| ReadError::Lost)?;
+        match stopped::mapping_at(&mappings, at) {
+            Some(m) if proc::is_device(m) => Err(ReadError::Refused(at)),
+            Some(m) if proc::is_render_node(m) => self.remote.read_by_mem(at, buf),
+            _ => self.remote.read(at, buf),
+        }
     }
 }
 
@@ -185,7 +192,7 @@ impl Target for Live {
 
     /// The threads as `/proc` tells them: no registers.
     fn threads(&self) -> Result<Vec<ThreadState>, TargetError> {
-        let threads: Vec<ThreadState> = self.looks().iter().map(|l| self.describe(l, None).0).collect();
+        let threads = proc::in_parallel(&self.looks(), |l| self.describe(l, None).0);
         if threads.is_empty() { Err(TargetError::NoSuchProcess(self.process.pid)) } else { Ok(threads) }
     }
 

@@ -52,6 +52,8 @@ pub(super) struct Stat {
     pub flags: u64,
     /// User and system time, in clock ticks.
     pub ticks: u64,
+    /// When it began, in clock ticks since the machine did: tells it from a later one of the same number.
+    pub began: u64,
 }
 
 impl Stat {
@@ -73,13 +75,14 @@ pub(super) fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     let close = text.rfind(')')?;
     let name = text.get(open + 1..close)?.to_string();
     let rest: Vec<&str> = text.get(close + 1..)?.split_ascii_whitespace().collect();
-    // fields after the name: 0 state, 6 flags, 11 utime, 12 stime
+    // fields after the name: 0 state, 6 flags, 11 utime, 12 stime, 19 starttime
     let number = |i: usize| rest.get(i)?.parse::<u64>().ok();
     Some(Stat {
         name,
         state: rest.first()?.chars().next()?,
         flags: number(6)?,
         ticks: number(11)?.saturating_add(number(12)?),
+        began: number(19)?,
     })
 }
 
@@ -325,6 +328,45 @@ pub(super) fn read_look(tasks: &Path, host_tid: HostTid) -> Option<Look> {
     })
 }
 
+/// A thread's state letter.
+pub(super) fn read_state(tasks: &Path, host_tid: HostTid) -> Option<char> {
+    let bytes = read_short(&tasks.join(host_tid.0.to_string()).join("stat")).ok()?;
+    parse_stat(&bytes).map(|s| s.state)
+}
+
+/// Applies `f` to every item, by several threads where there are many: each `/proc` file costs the kernel some ten
+/// microseconds. The results are in the order of the items.
+pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    const FEW: usize = 64;
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(8).min(items.len() / FEW + 1);
+    let share = items.len().div_ceil(workers).max(1);
+    if workers <= 1 {
+        return items.iter().map(f).collect();
+    }
+    let f = &f;
+    std::thread::scope(|scope| {
+        let parts: Vec<_> =
+            items.chunks(share).map(|c| scope.spawn(move || c.iter().map(f).collect::<Vec<R>>())).collect();
+        // a part that panicked is left out: its threads are then as if they had ended
+        parts.into_iter().filter_map(|p| p.join().ok()).flatten().collect()
+    })
+}
+
+/// Whether reading the mapping's memory could touch a device: registers and doorbells act when they are read.
+/// Render nodes (`/dev/dri/`) are no such: see [`is_render_node`].
+pub(super) fn is_device(m: &Mapping) -> bool {
+    let Some(path) = &m.path else { return false };
+    let harmless = ["/dev/zero", "/dev/shm", "/dev/hugepages", "/dev/dri"];
+    (path.starts_with("/dev") && !harmless.iter().any(|h| path.starts_with(h)))
+        || path.starts_with("/sys")
+        || path.starts_with("/proc")
+}
+
+/// Whether the mapping is memory of a GPU's render node: its driver reads it for us through `/proc/PID/mem` only, and slowly.
+pub(super) fn is_render_node(m: &Mapping) -> bool {
+    m.path.as_ref().is_some_and(|p| p.starts_with("/dev/dri"))
+}
+
 /// Reads a thread's `syscall` line.
 pub(super) fn read_syscall(tasks: &Path, host_tid: HostTid) -> Result<Option<SyscallLine>, Errno> {
     read_short(&tasks.join(host_tid.0.to_string()).join("syscall")).map(|b| parse_syscall(&b))
@@ -344,9 +386,29 @@ mod tests {
     #[test]
     fn a_name_with_parentheses_does_not_shift_the_fields() {
         let s = parse_stat(b"42 (a) S (b) R 1 42 42 0 -1 4194304 1 2 3 4 70 30 0 0 20 0 1 0 5 6 7").unwrap();
-        assert_eq!((s.name.as_str(), s.state, s.flags, s.ticks), ("a) S (b", 'R', 4_194_304, 100));
+        assert_eq!((s.name.as_str(), s.state, s.flags, s.ticks, s.began), ("a) S (b", 'R', 4_194_304, 100, 5));
         assert!(!s.is_kernel());
         assert_eq!(parse_stat(b"42 (a"), None);
+    }
+
+    #[test]
+    fn what_may_be_a_device_is_told_apart() {
+        let of = |path: &str| parse_maps(format!("1000-2000 rw-s 00000000 00:05 7 {path}\n").as_bytes()).remove(0);
+        for path in ["/dev/kfd", "/dev/nvidia0", "/dev/mem", "/sys/devices/pci0000:00/resource0"] {
+            assert!(is_device(&of(path)), "{path}");
+        }
+        for path in ["/dev/zero (deleted)", "/dev/shm/x", "/devices/x", "/SYSV0", "[heap]", "/dev/dri/renderD128"] {
+            assert!(!is_device(&of(path)), "{path}");
+        }
+        assert!(is_render_node(&of("/dev/dri/renderD128")) && !is_render_node(&of("/dev/dri2")));
+    }
+
+    #[test]
+    fn many_items_keep_their_order() {
+        let items: Vec<u32> = (0..1000).collect();
+        assert_eq!(in_parallel(&items, |i| i + 1), (1..1001).collect::<Vec<_>>());
+        assert_eq!(in_parallel(&items[..3], |i| i + 1), [1, 2, 3]);
+        assert!(in_parallel(&items[..0], |i| i + 1).is_empty());
     }
 
     #[test]

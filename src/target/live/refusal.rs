@@ -19,8 +19,8 @@ struct Scene {
     tracer: Option<String>,
     /// `kernel.yama.ptrace_scope`; absent where Yama is not there.
     yama: Option<u32>,
-    /// Who owns the target's `/proc` directory: not its user but root where it is not dumpable.
-    directory_owner: Option<u32>,
+    /// Who owns the files in the target's `/proc` directory: not its user but root where it is not dumpable.
+    files_owner: Option<u32>,
     /// Whether both live in the same user namespace; unknown where it cannot be seen.
     same_user_namespace: Option<bool>,
     /// The system's security module label of the target, where one is set (`unconfined` counts as none).
@@ -73,7 +73,7 @@ fn read_scene(pid: Pid) -> Scene {
     Scene {
         tracer: target.tracer.filter(|t| *t != 0).map(read_tracer),
         yama: read("/proc/sys/kernel/yama/ptrace_scope".into()).and_then(|t| t.parse().ok()),
-        directory_owner: std::fs::metadata(format!("/proc/{pid}")).ok().map(|m| m.uid()),
+        files_owner: std::fs::metadata(format!("/proc/{pid}/status")).ok().map(|m| m.uid()),
         same_user_namespace: namespace("self").zip(namespace(&pid.to_string())).map(|(a, b)| a == b),
         label: read(format!("/proc/{pid}/attr/current"))
             .map(|l| l.trim_matches('\0').to_string())
@@ -125,7 +125,7 @@ fn explain(s: &Scene) -> (String, String) {
                     format!("run hangscope as user {real} or as root (sudo)"),
                 );
             }
-            if s.directory_owner.is_some_and(|o| o == 0 && effective != 0) {
+            if s.files_owner.is_some_and(|o| o == 0 && effective != 0) {
                 return say("it is not dumpable (it was set-uid, or its program file is not readable)", sudo);
             }
         }
@@ -192,7 +192,7 @@ mod tests {
             "3 binds root too"
         );
         assert!(cause(&|s| s.target.users = Some([0; 4])).contains("user 0 and we are user 1000"));
-        assert!(cause(&|s| s.directory_owner = Some(0)).contains("not dumpable"));
+        assert!(cause(&|s| s.files_owner = Some(0)).contains("not dumpable"));
         assert!(cause(&|s| s.tracer = Some("gdb (77)".into())).contains("gdb (77) traces it already"));
         assert!(cause(&|s| (s.ptrace_cut_off, s.own.seccomp) = (true, Some(2))).contains("seccomp"));
         assert!(cause(&|s| s.same_user_namespace = Some(false)).contains("user namespace"));

@@ -43,30 +43,29 @@ impl Remote {
 
     /// Fills `buf` from `at`: all, or none and why.
     pub(super) fn read(&self, at: Addr, buf: &mut [u8]) -> Result<(), ReadError> {
-        let len = buf.len();
-        let got = self.read_prefix(at, buf)?;
-        if got == len { Ok(()) } else { Err(ReadError::Unmapped(at.offset(i64::try_from(got).unwrap_or(0)))) }
-    }
-
-    /// Fills as much of `buf` as can be had in one go. Zero bytes is an error.
-    fn read_prefix(&self, at: Addr, buf: &mut [u8]) -> Result<usize, ReadError> {
         if buf.is_empty() {
-            return Ok(0);
+            return Ok(());
         }
         if !self.use_mem.load(Ordering::Relaxed) {
             self.calls.fetch_add(1, Ordering::Relaxed);
             let remote = [RemoteIoVec { base: to_usize(at)?, len: buf.len() }];
             match process_vm_readv(self.tid, &mut [IoSliceMut::new(buf)], &remote) {
-                Ok(n) if n > 0 => return Ok(n),
-                Ok(_) | Err(Errno::EFAULT) => return self.read_mem(at, buf),
+                Ok(n) => return whole(at, n, buf.len()),
                 Err(Errno::EPERM | Errno::ENOSYS) if self.mem.is_ok() => self.use_mem.store(true, Ordering::Relaxed),
                 Err(e) => return Err(reason(e, at)),
             }
         }
-        self.read_mem(at, buf)
+        self.read_by_mem(at, buf)
     }
 
-    /// Reads through `/proc/PID/mem`, which also gives pages the program itself may not read.
+    /// The same through `/proc/PID/mem`, which also gives what the program itself may not read, and what a driver reads for
+    /// us. Not for mappings of devices.
+    pub(super) fn read_by_mem(&self, at: Addr, buf: &mut [u8]) -> Result<(), ReadError> {
+        let n = self.read_mem(at, buf)?;
+        whole(at, n, buf.len())
+    }
+
+    /// As much as one read of `/proc/PID/mem` gives.
     fn read_mem(&self, at: Addr, buf: &mut [u8]) -> Result<usize, ReadError> {
         let mem = self.mem.as_ref().map_err(|_| ReadError::Refused(at))?;
         let offset = i64::try_from(at.0).map_err(|_| ReadError::Unmapped(at))?;
@@ -188,6 +187,11 @@ fn account(asked: &[Piece], had: usize, pieces: &mut Vec<(Addr, usize, usize)>) 
         return (rest, true);
     }
     (Vec::new(), false)
+}
+
+/// Whether all of `len` bytes from `at` were had.
+fn whole(at: Addr, had: usize, len: usize) -> Result<(), ReadError> {
+    if had == len { Ok(()) } else { Err(ReadError::Unmapped(Addr(at.0.saturating_add(had as u64)))) }
 }
 
 fn to_usize(at: Addr) -> Result<usize, ReadError> {

@@ -1,16 +1,15 @@
 //! A process held still, or looked at as if it were: threads with registers, and memory that keeps what it reads.
 
 use super::Live;
-use super::proc::{Look, SyscallLine, read_look, read_syscall};
+use super::proc::{Look, SyscallLine, is_device, is_render_node, read_look};
 use super::refusal::{cause_of_refusal, read_tracer};
+use super::remote::Remote;
 use super::tracer::{Caught, Ended, Order, Report, Shared, trace};
 use crate::arch::x86_64::{self, USER_REGS};
-use crate::arch::{Arch, RegisterFile, ThreadRegisters};
 use crate::memory::{Kept, Memory, ReadError};
 use crate::target::{Files, Mapping, Process, Target, TargetError, ThreadState};
-use crate::units::{Addr, HostTid, PAGE, Tid};
+use crate::units::{Addr, HostTid, PAGE};
 use nix::errno::Errno;
-use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,7 +29,7 @@ pub struct StopLimits {
 
 impl Default for StopLimits {
     fn default() -> StopLimits {
-        StopLimits { max_pause: Duration::from_secs(2), per_thread: Duration::from_millis(200), max_stack: 1 << 20 }
+        StopLimits { max_pause: Duration::from_secs(2), per_thread: Duration::from_millis(100), max_stack: 1 << 20 }
     }
 }
 
@@ -42,22 +41,24 @@ const CUT_STACK: usize = 64 << 10;
 const RED_ZONE: u64 = 128;
 /// Bytes from `fs_base` up that hold glibc's `struct pthread` (2,304 to 2,496 in 2.17 to 2.43), in whole pages.
 const PTHREAD: u64 = PAGE;
-/// Bytes kept in all; what would go beyond is read but not kept.
-const MAX_KEPT: usize = 2 << 30;
+/// Bytes fetched ahead by one [`Memory::expect`] at most; the rest is read when it is asked for.
+const MAX_BATCH: usize = 256 << 20;
+/// Ranges of a render node fetched ahead at most, and bytes of each: every one is a call, and slow.
+const MAX_RENDER: (usize, usize) = (256, 4096);
 
 /// A process held still ([`Live::stop`]) or only watched ([`Live::observe`]). Dropping it lets everything run on.
 pub struct Stopped<'a> {
-    live: &'a Live,
+    pub(super) live: &'a Live,
     limits: StopLimits,
-    threads: Vec<ThreadState>,
+    pub(super) threads: Vec<ThreadState>,
     /// `syscall` lines as first read, where nothing holds the threads: they must read the same at the end.
-    watched: Vec<(HostTid, SyscallLine)>,
-    mappings: Arc<Vec<Mapping>>,
+    pub(super) watched: Vec<(HostTid, SyscallLine)>,
+    pub(super) mappings: Arc<Vec<Mapping>>,
     kept: Mutex<Kept>,
     shared: Arc<Shared>,
     tracer: Option<Tracer>,
     calls_before: u64,
-    warnings: Vec<String>,
+    pub(super) warnings: Vec<String>,
 }
 
 /// The running tracer: a word, or this dropped, makes it let go.
@@ -99,7 +100,8 @@ impl Live {
                 *look = again;
             }
         }
-        if looks.is_empty() {
+        let another = |l: &Look| l.host_tid.0 == pid.0 && l.stat.began != self.began;
+        if looks.is_empty() || looks.iter().any(another) {
             return Err(TargetError::NoSuchProcess(pid));
         }
         if looks.iter().all(|l| l.tracer != 0) {
@@ -114,71 +116,12 @@ impl Live {
             max_pause: limits.max_pause,
             per_thread: limits.per_thread,
         };
-        let shared = Arc::new(Shared::default());
-        let calls_before = self.remote.calls.load(Ordering::Relaxed);
-        let (tracer, report) = start(order, &shared)?;
+        let mut stopped = Stopped::new(self, limits, mappings);
         // from here on `stopped` lets go on every way out
-        let mut stopped = Stopped {
-            live: self,
-            limits: *limits,
-            threads: aside,
-            watched: Vec::new(),
-            mappings,
-            kept: Mutex::new(Kept::new()),
-            shared,
-            tracer: Some(tracer),
-            calls_before,
-            warnings: self.warnings.clone(),
-        };
+        let (tracer, report) = start(order, &stopped.shared)?;
+        (stopped.threads, stopped.tracer) = (aside, Some(tracer));
         stopped.take(report, &looks)?;
         stopped.renew_mappings();
-        Ok(stopped)
-    }
-
-    /// Gives the same as [`Live::stop`] without stopping or tracing anything. Registers are those a thread asleep in a
-    /// system call shows in `/proc`: program counter, stack pointer and arguments. [`Stopped::release`] checks that each
-    /// thread still sleeps in the same call, and takes the registers of those that moved away again.
-    ///
-    /// # Errors
-    /// [`TargetError::NoSuchProcess`] when the process ended; as [`Live::open`] for its mappings.
-    pub fn observe(&self, limits: &StopLimits) -> Result<Stopped<'_>, TargetError> {
-        let mappings = self.known_mappings()?;
-        let mut threads = Vec::new();
-        let mut watched = Vec::new();
-        for look in self.looks() {
-            let (mut state, line) = self.describe(&look, None);
-            match line {
-                Some(line @ SyscallLine::In { .. }) => {
-                    state.registers = Some(registers_of(&line));
-                    watched.push((look.host_tid, line));
-                }
-                Some(SyscallLine::Running) => state.missing = Some("it runs: no registers without stopping it".into()),
-                _ => {}
-            }
-            threads.push(state);
-        }
-        if threads.is_empty() {
-            return Err(TargetError::NoSuchProcess(self.process.pid));
-        }
-        let mut warnings = self.warnings.clone();
-        warnings.push("nothing was stopped: registers are those /proc shows for sleeping threads".to_string());
-        if let Some(e) = self.remote.refused() {
-            warnings.push(format!("the memory of process {} may not be read: {e}", self.process.pid));
-        }
-        let mut stopped = Stopped {
-            live: self,
-            limits: *limits,
-            threads,
-            watched,
-            mappings,
-            kept: Mutex::new(Kept::new()),
-            shared: Arc::new(Shared::default()),
-            tracer: None,
-            calls_before: self.remote.calls.load(Ordering::Relaxed),
-            warnings,
-        };
-        stopped.renew_mappings();
-        stopped.find_thread_pointers();
         Ok(stopped)
     }
 
@@ -217,25 +160,23 @@ fn why_not(look: &Look) -> Option<String> {
     }
 }
 
-/// The registers a `syscall` line tells. What it does not tell stays unknown; there are no raw bytes.
-fn registers_of(line: &SyscallLine) -> ThreadRegisters {
-    let mut file = RegisterFile::default();
-    if let Some((sp, pc)) = line.sp_pc() {
-        file.write(x86_64::RSP, sp);
-        file.write(x86_64::RIP, pc);
-    }
-    let call = line.call();
-    if let Some(call) = call {
-        let regs = [x86_64::RDI, x86_64::RSI, x86_64::RDX, x86_64::R10, x86_64::R8, x86_64::R9];
-        for (reg, value) in regs.into_iter().zip(call.args) {
-            file.write(reg, value);
+impl<'a> Stopped<'a> {
+    /// Nothing held yet.
+    pub(super) fn new(live: &'a Live, limits: &StopLimits, mappings: Arc<Vec<Mapping>>) -> Stopped<'a> {
+        Stopped {
+            live,
+            limits: *limits,
+            threads: Vec::new(),
+            watched: Vec::new(),
+            mappings,
+            kept: Mutex::new(Kept::new()),
+            shared: Arc::new(Shared::default()),
+            tracer: None,
+            calls_before: live.remote.calls.load(Ordering::Relaxed),
+            warnings: live.warnings.clone(),
         }
     }
-    let number = call.map(|c| c.number.unwrap_or(x86_64::RESTART_SYSCALL)).and_then(|n| i64::try_from(n).ok());
-    ThreadRegisters { arch: Arch::X86_64, file, tls_base: None, syscall_register: number, raw: Vec::new() }
-}
 
-impl Stopped<'_> {
     /// Its threads, ascending by `host_tid`.
     #[must_use]
     pub fn thread_states(&self) -> &[ThreadState] {
@@ -339,7 +280,7 @@ impl Stopped<'_> {
     }
 
     /// Reads the mappings again when a thread stands or has its stack where none was known.
-    fn renew_mappings(&mut self) {
+    pub(super) fn renew_mappings(&mut self) {
         let known = |at: u64| mapping_at(&self.mappings, Addr(at)).is_some();
         let strange = |t: &ThreadState| {
             t.registers.as_ref().is_some_and(|r| !r.sp().is_none_or(known) || !r.pc().is_none_or(known))
@@ -366,80 +307,37 @@ impl Stopped<'_> {
         Some((start, len.min(self.limits.max_stack)))
     }
 
-    /// Where nothing is stopped: takes the registers from threads whose `syscall` line is no longer what it was.
-    fn drop_moved(&self, threads: &mut [ThreadState]) {
-        let moved: BTreeSet<HostTid> = self
-            .watched
-            .iter()
-            .filter(|(tid, line)| read_syscall(&self.live.tasks, *tid).ok().flatten().as_ref() != Some(line))
-            .map(|(tid, _)| *tid)
-            .collect();
-        for t in threads.iter_mut().filter(|t| moved.contains(&t.host_tid)) {
-            t.registers = None;
-            t.syscall = None;
-            t.sp_pc = None;
-            t.wchan = None;
-            t.missing = Some("it moved while it was read without being stopped".to_string());
-        }
-    }
-
-    /// `/proc` does not tell `fs_base`. With glibc a thread's `struct pthread` lies near the top of its stack, points at
-    /// itself at +0 and +0x10 and holds the thread's id at +0x2d0 (2.17 to 2.43, x86-64).
-    fn find_thread_pointers(&mut self) {
-        let tops: Vec<Option<Addr>> = self
-            .threads
-            .iter()
-            .map(|t| {
-                let sp = t.registers.as_ref()?.sp()?;
-                let m = mapping_at(&self.mappings, Addr(sp)).filter(|m| m.path.is_none())?;
-                Some(Addr(m.end.0.saturating_sub(2 * PAGE).max(m.start.0)))
-            })
-            .collect();
-        let ranges: Vec<(Addr, usize)> = tops.iter().flatten().map(|at| (*at, 2 * PAGE as usize)).collect();
-        let (bytes, pieces) = self.live.remote.read_ranges(&ranges);
-        for (t, top) in self.threads.iter_mut().zip(tops) {
-            let piece = pieces.iter().find(|(at, ..)| Some(*at) == top);
-            let found =
-                piece.and_then(|(at, from, len)| find_pthread(*at, bytes.get(*from..from.checked_add(*len)?)?, t.tid));
-            if let (Some(found), Some(r)) = (found, &mut t.registers) {
-                r.tls_base = Some(found.0);
-            }
-        }
-    }
-
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What of `ranges` is readable and not kept yet, in whole pages, touching ones joined.
     fn missing_pages(&self, ranges: &[(Addr, usize)]) -> Vec<(Addr, usize)> {
-        let kept = self.kept();
         let mut wanted: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());
         for (at, len) in ranges {
             let end = at.0.saturating_add(*len as u64);
             let (mut from, end) = (at.page().0, end.checked_next_multiple_of(PAGE).unwrap_or(end));
             while let Some(m) = (from < end).then(|| mapping_at(&self.mappings, Addr(from))).flatten() {
                 let upto = end.min(m.end.0);
-                if m.permissions.read {
+                if m.permissions.read && !is_device(m) && !is_render_node(m) {
                     wanted.push((from, upto));
                 }
                 from = upto;
             }
         }
         wanted.sort_unstable();
+        let kept = self.kept();
         let mut out: Vec<(Addr, usize)> = Vec::with_capacity(wanted.len());
-        let mut room = MAX_KEPT.saturating_sub(kept.len());
+        let mut room = MAX_BATCH;
         let mut reached = 0;
         for (from, upto) in wanted {
             let from = from.max(reached);
             reached = reached.max(upto);
-            let Some(len) = upto.checked_sub(from).and_then(|l| usize::try_from(l).ok()).filter(|l| *l > 0) else {
-                continue;
-            };
-            if kept.covers(Addr(from), len) {
+            let Some(len) = upto.checked_sub(from).and_then(|l| usize::try_from(l).ok()) else { continue };
+            let len = len.min(room);
+            if len == 0 || kept.covers(Addr(from), len) {
                 continue;
             }
-            let len = len.min(room);
             room -= len;
             match out.last_mut() {
                 Some((at, had)) if at.0.saturating_add(*had as u64) == from => *had += len,
@@ -447,6 +345,24 @@ impl Stopped<'_> {
             }
         }
         out
+    }
+
+    /// Reads into `buf` and keeps just that, unless the process ran on meanwhile.
+    fn keep_single(
+        &self,
+        at: Addr,
+        buf: &mut [u8],
+        read: impl Fn(&Remote, &mut [u8]) -> Result<(), ReadError>,
+    ) -> Result<(), ReadError> {
+        if self.shared.released.load(Ordering::SeqCst) {
+            return Err(ReadError::Released(at));
+        }
+        read(&self.live.remote, buf)?;
+        if self.shared.released.load(Ordering::SeqCst) {
+            return Err(ReadError::Released(at));
+        }
+        self.kept().keep(at, buf);
+        Ok(())
     }
 
     /// Reads ranges of whole pages and keeps them, unless the process ran on meanwhile.
@@ -485,22 +401,31 @@ impl Memory for Stopped<'_> {
                 Some(missing) => missing,
             }
         };
-        // one more way for what the batch did not give: it reads where the program itself may not, and knows the reason
-        if mapping_at(&self.mappings, missing).is_none() {
-            return Err(ReadError::Unmapped(missing));
+        // what the batch did not give: find out why, or have it another way
+        match mapping_at(&self.mappings, missing) {
+            None => Err(ReadError::Unmapped(missing)),
+            Some(m) if is_device(m) => Err(ReadError::Refused(missing)),
+            Some(m) if is_render_node(m) || !m.permissions.read => {
+                // nothing else is to be touched on the way
+                let inside = m.contains(at) && at.checked_add(buf.len() as u64).is_some_and(|end| end <= m.end);
+                if !inside {
+                    return Err(ReadError::Unmapped(missing));
+                }
+                self.keep_single(at, buf, |r, buf| r.read_by_mem(at, buf))
+            }
+            Some(_) => self.keep_single(at, buf, |r, buf| r.read(at, buf)),
         }
-        self.live.remote.read(at, buf)?;
-        if self.shared.released.load(Ordering::SeqCst) {
-            return Err(ReadError::Released(at));
-        }
-        self.kept().keep(at, buf);
-        Ok(())
     }
 
     fn expect(&self, ranges: &[(Addr, usize)]) {
-        let ranges = self.missing_pages(ranges);
-        if !ranges.is_empty() {
-            let _ = self.fetch(&ranges);
+        let pages = self.missing_pages(ranges);
+        if !pages.is_empty() {
+            let _ = self.fetch(&pages);
+        }
+        let on_render_node = |at: Addr| mapping_at(&self.mappings, at).is_some_and(is_render_node);
+        let (count, len) = MAX_RENDER;
+        for (at, len) in ranges.iter().filter(|r| r.1 <= len && on_render_node(r.0)).take(count) {
+            let _ = self.read(*at, &mut vec![0; *len]);
         }
     }
 }
@@ -550,19 +475,7 @@ fn held(look: &Look, bytes: &[u8]) -> ThreadState {
 }
 
 /// The mapping that holds `at`.
-fn mapping_at(mappings: &[Mapping], at: Addr) -> Option<&Mapping> {
+pub(super) fn mapping_at(mappings: &[Mapping], at: Addr) -> Option<&Mapping> {
     let i = mappings.partition_point(|m| m.end <= at);
     mappings.get(i).filter(|m| m.contains(at))
-}
-
-/// Finds glibc's `struct pthread` of thread `tid` in `bytes`, which stood at `at`.
-fn find_pthread(at: Addr, bytes: &[u8], tid: Tid) -> Option<Addr> {
-    let word = |from: usize| Some(u64::from_le_bytes(bytes.get(from..from.checked_add(8)?)?.try_into().ok()?));
-    let small = |from: usize| Some(i32::from_le_bytes(bytes.get(from..from.checked_add(4)?)?.try_into().ok()?));
-    // it is aligned to a cache line
-    (0..bytes.len()).step_by(64).find_map(|from| {
-        let here = at.checked_add(from as u64)?;
-        let itself = word(from)? == here.0 && word(from + 0x10)? == here.0 && small(from + 0x2d0)? == tid.0;
-        itself.then_some(here)
-    })
 }

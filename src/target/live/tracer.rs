@@ -8,7 +8,7 @@
 //! stops are looked at without consuming them (`WNOWAIT`), a signal on its way to the target is not lost either.
 #![allow(unsafe_code)] // waitid and GETREGSET: nix refuses real-time signals in the one, hides the length of the other
 
-use super::proc::read_tasks;
+use super::proc::{read_state, read_tasks};
 use crate::arch::x86_64::USER_REGS;
 use crate::units::HostTid;
 use nix::errno::Errno;
@@ -133,7 +133,8 @@ pub(super) fn trace(order: &Order, shared: &Arc<Shared>, report: &Sender<Report>
     let mut known: BTreeSet<HostTid> = order.threads.iter().copied().collect();
     let mut unsettled = true;
     for _ in 0..PASSES {
-        tracees.await_stops(order.per_thread, deadline);
+        // half the time at most: the other half is for reading
+        tracees.await_stops(order, began + order.max_pause / 2);
         // only threads that still ran could have made new ones: once a pass finds none, all are held
         let fresh = tracees.find_new(order, &mut known);
         if fresh.is_empty() {
@@ -189,40 +190,36 @@ impl Tracees {
         }
     }
 
-    /// Waits until every interrupted thread stands, has ended, or its time is over.
-    fn await_stops(&mut self, per_thread: Duration, deadline: Instant) {
-        let mut pass = 0u32;
-        loop {
-            let now = Instant::now();
-            let mut open = false;
-            for t in &mut self.list {
-                let State::Awaited(since) = t.state else { continue };
+    /// Waits until every interrupted thread stands, has ended, or its time is over. One after another: while we wait for
+    /// the first the others come to their stops, so that each costs one call. A thread that only waits for a CPU is given
+    /// until `deadline`: on a busy machine that takes its time, but it does come.
+    fn await_stops(&mut self, order: &Order, deadline: Instant) {
+        for t in &mut self.list {
+            let State::Awaited(since) = t.state else { continue };
+            let mut until = deadline.min(since + order.per_thread);
+            let mut tries = 0u32;
+            t.state = loop {
                 self.shared.calls.fetch_add(1, Ordering::Relaxed);
-                t.state = match read_stop(t.tid) {
+                match read_stop(t.tid) {
                     Ok(Some(code)) => {
                         self.shared.calls.fetch_add(1, Ordering::Relaxed);
-                        match read_registers(t.tid) {
+                        break match read_registers(t.tid) {
                             Ok(registers) => State::Held { registers, signal: signal_on_its_way(code) },
                             Err(_) => State::Gone,
+                        };
+                    }
+                    Ok(None) if Instant::now() < until => give_way(tries),
+                    Ok(None) => {
+                        self.shared.calls.fetch_add(3, Ordering::Relaxed);
+                        match read_state(&order.tasks, t.tid) {
+                            Some('R') if Instant::now() < deadline => until = deadline,
+                            _ => break State::Late,
                         }
                     }
-                    Ok(None) if now >= deadline || now.duration_since(since) >= per_thread => State::Late,
-                    Ok(None) => {
-                        open = true;
-                        State::Awaited(since)
-                    }
-                    Err(_) => State::Gone,
-                };
-            }
-            if !open {
-                return;
-            }
-            // a thread comes to its stop when it is next scheduled: give way first, then wait longer and longer
-            match pass {
-                0..=3 => std::thread::yield_now(),
-                _ => std::thread::sleep(Duration::from_micros(20u64 << (pass - 4).min(6))),
-            }
-            pass = pass.saturating_add(1);
+                    Err(_) => break State::Gone,
+                }
+                tries = tries.saturating_add(1);
+            };
         }
     }
 
@@ -279,6 +276,14 @@ impl Drop for Tracees {
     }
 }
 
+/// A thread comes to its stop when it is next scheduled: gives way at first, then sleeps longer and longer, to 1 ms.
+fn give_way(tries: u32) {
+    match tries {
+        0..=1 => std::thread::yield_now(),
+        _ => std::thread::sleep(Duration::from_micros(16u64 << (tries - 2).min(6))),
+    }
+}
+
 /// The signal a stop's code says was about to be delivered; 0 for the stop we asked for and for a group-stop.
 fn signal_on_its_way(code: i32) -> i32 {
     if code >> 8 == EVENT_STOP { 0 } else { code & 0x7f }
@@ -328,5 +333,50 @@ mod tests {
         assert_eq!(signal_on_its_way(libc::SIGSTOP | EVENT_STOP << 8), 0);
         assert_eq!(signal_on_its_way(libc::SIGUSR1), libc::SIGUSR1);
         assert_eq!(signal_on_its_way(40), 40);
+    }
+    /// A vfork parent can be seized and interrupted but never comes to its stop, and what is not stopped cannot be
+    /// detached.
+    #[test]
+    fn the_tracers_end_lets_go_of_what_never_stopped() {
+        use std::io::Read;
+        use std::process::{Command, Stdio};
+        let program = std::env::temp_dir().join(format!("hangscope-vfork-{}", std::process::id()));
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/live/target.c");
+        let built = Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(source).status();
+        assert!(built.is_ok_and(|s| s.success()), "needs cc");
+        let mut child = Command::new(&program).arg("vfork").stdout(Stdio::piped()).spawn().unwrap();
+        std::fs::remove_file(&program).unwrap();
+        let mut ready = [0; 6];
+        child.stdout.take().unwrap().read_exact(&mut ready).unwrap();
+        let pid = child.id().cast_signed();
+        let tasks = PathBuf::from(format!("/proc/{pid}/task"));
+        let status = || std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        // it has written, but may not sleep in the kernel yet
+        while !status().contains("State:\tD") {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let order = Order {
+            tasks,
+            threads: vec![HostTid(pid)],
+            skip: BTreeSet::new(),
+            max_pause: Duration::from_secs(2),
+            per_thread: Duration::from_millis(50),
+        };
+        let (report_to, report) = std::sync::mpsc::channel();
+        let (done, done_from) = std::sync::mpsc::channel();
+        let tracer = std::thread::spawn(move || trace(&order, &Arc::default(), &report_to, &done_from));
+        let caught = report.recv().unwrap().caught;
+        let traced = status();
+        done.send(()).unwrap();
+        let ended = tracer.join().unwrap();
+        assert_eq!(caught, [(HostTid(pid), Caught::Late)]);
+        assert!(!traced.contains("TracerPid:\t0"));
+        assert!(ended.pause < Duration::from_secs(1) && !ended.timed_out);
+        let until = Instant::now() + Duration::from_secs(2);
+        while !status().contains("TracerPid:\t0") {
+            assert!(Instant::now() < until, "{}", status());
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }
