@@ -295,7 +295,9 @@ impl Files for CoreFiles {
     fn open(&self, mapping: &Mapping) -> Result<FileBytes, TargetError> {
         self.find(mapping).map_err(|cause| {
             let path = mapping.path.clone().unwrap_or_default();
-            self.trouble().refused.insert(path.clone(), cause.clone());
+            if mapping.is_file() {
+                self.trouble().refused.insert(path.clone(), cause.clone());
+            }
             TargetError::File { path: path.display().to_string(), cause }
         })
     }
