@@ -43,9 +43,11 @@ pub fn checks(pid: i32) -> anyhow::Result<Vec<Check>> {
     all.extend(architecture(pid));
     all.extend(tracer(&status));
     all.extend(namespace(pid, &status));
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    all.extend(libc(&maps));
-    all.extend(python(&maps));
+    // who may not attach may not read these either
+    if let Ok(maps) = fs::read_to_string(format!("/proc/{pid}/maps")) {
+        all.extend(libc(&maps));
+        all.extend(python(&maps));
+    }
     Ok(all)
 }
 

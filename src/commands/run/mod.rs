@@ -26,7 +26,7 @@ const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 /// Processes diagnosed at once: each is held by a thread of its own.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 8;
 /// Processes diagnosed at all. A larger tree is a build, not a deadlock; what is left out is said.
 const AT_MOST: usize = 128;
 
@@ -119,7 +119,7 @@ fn report(program: &str, why: &str, findings: Vec<Finding>, left_out: usize, com
     for finding in findings {
         match finding.outcome {
             Ok((_, text)) => reports.push((finding.pid, text)),
-            Err(line) => silent.push(format!("hangscope: process {}: {line}", finding.pid)),
+            Err(line) => silent.push(format!("hangscope: not looked at: {line}")),
         }
     }
     for (i, (pid, text)) in reports.iter().enumerate() {
