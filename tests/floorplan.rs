@@ -109,13 +109,20 @@ const NO_SUCH_ROOM: &[&str] = &["utils", "util", "common", "shared", "helpers", 
 fn every_room_keeps_to_the_floor_plan() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let dependencies = dependencies(root);
+    let texts: Vec<(String, String)> = source_files(&root.join("src"))
+        .iter()
+        .map(|file| {
+            let path = file.strip_prefix(root).expect("under the root").to_string_lossy().into_owned();
+            (path, fs::read_to_string(file).expect("a readable source file"))
+        })
+        .collect();
+    assert!(texts.len() > 15, "the sources were not found: {texts:?}");
+    let tests: Vec<String> = texts.iter().flat_map(|(path, text)| test_modules(path, text)).collect();
     let mut violations = Vec::new();
-    let files = source_files(&root.join("src"));
-    assert!(files.len() > 15, "the sources were not found: {files:?}");
-    for file in files {
-        let path = file.strip_prefix(root).expect("under the root").to_string_lossy().into_owned();
-        let text = fs::read_to_string(&file).expect("a readable source file");
-        violations.extend(check(&path, &text, &dependencies));
+    for (path, text) in &texts {
+        if !tests.iter().any(|t| *path == format!("{t}.rs") || path.starts_with(&format!("{t}/"))) {
+            violations.extend(check(path, text, &dependencies));
+        }
     }
     assert!(violations.is_empty(), "the floor plan is broken:\n{}", violations.join("\n"));
 }
@@ -160,7 +167,7 @@ fn check(path: &str, text: &str, dependencies: &[String]) -> Vec<String> {
     if let Some(bad) = parts.iter().find(|p| NO_SUCH_ROOM.contains(p)) {
         return vec![format!("{path}:1: there is no `{bad}`: such a thing has a room or no reason")];
     }
-    if OPEN.contains(&name) || parts.len() > 1 && parts[1..].contains(&"tests") {
+    if OPEN.contains(&name) {
         return Vec::new();
     }
     let Some(room) = PLAN.iter().find(|r| r.name == name) else {
@@ -183,6 +190,19 @@ fn check(path: &str, text: &str, dependencies: &[String]) -> Vec<String> {
         }
     }
     wrong
+}
+
+/// The modules in files of their own that `path` declares for its tests alone: `src/verdict/made_up`, without `.rs`.
+fn test_modules(path: &str, text: &str) -> Vec<String> {
+    let all = tokens(text);
+    let word = |i: usize| all.get(i).map_or("", |t| t.text.as_str());
+    let stem = path.trim_end_matches(".rs");
+    let directory = stem.strip_suffix("/mod").or(stem.strip_suffix("/lib")).unwrap_or(stem);
+    (0..all.len())
+        .filter(|i| ["#", "[", "cfg", "(", "test", ")", "]"].iter().enumerate().all(|(n, w)| word(i + n) == *w))
+        .filter_map(|i| (i + 7..i + 12).find(|m| word(*m) == "mod").filter(|m| word(m + 2) == ";"))
+        .map(|m| format!("{directory}/{}", word(m + 1)))
+        .collect()
 }
 
 /// Why `import` (a path below the crate's root) may not stand in `room`, if so.
@@ -343,7 +363,14 @@ fn comments_strings_and_tests_are_not_looked_at() {
     assert_eq!(violations("src/graph.rs", text), Vec::<String>::new());
     let after = format!("{text}\nuse crate::report::text;");
     assert_eq!(violations("src/graph.rs", &after).len(), 1, "what follows a test module is looked at again");
-    assert_eq!(violations("src/elf/tests.rs", "use crate::report::text;").len(), 0);
+}
+
+#[test]
+fn modules_for_tests_alone_are_known_by_their_declaration() {
+    let text = "#[cfg(test)]\npub(crate) mod made_up;\n#[cfg(test)] mod tests { mod inner; }\nmod real;";
+    assert_eq!(test_modules("src/verdict/mod.rs", text), ["src/verdict/made_up"]);
+    assert_eq!(test_modules("src/lib.rs", "#[cfg(test)] mod tests;"), ["src/tests"]);
+    assert_eq!(test_modules("src/graph.rs", "#[cfg(test)] mod tests;"), ["src/graph/tests"]);
 }
 
 #[test]
