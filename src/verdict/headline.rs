@@ -85,7 +85,7 @@ fn stalled(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
     let label = match stall.pattern {
         "gpu-wait" => "WAITING FOR THE GPU",
         "peer-wait" => "WAITING FOR ANOTHER PROCESS",
-        _ if look.graph.waits.get(&stall.root).is_none() => "BLOCKED IN THE KERNEL",
+        _ if !look.graph.waits.contains_key(&stall.root) => "BLOCKED IN THE KERNEL",
         _ => "STALLED",
     };
     let holds: Vec<String> = {
