@@ -31,7 +31,7 @@ pub(super) fn groups(page: &Page<'_>, threads: &[ThreadRef]) -> String {
         let alike = Alike {
             doing: doing(page, *t),
             behind: behind.get(t).map(|b| page.voice.short(*b)),
-            frames: top(page, *t),
+            frames: outline(page, *t),
         };
         groups.entry(alike).or_default().push(*t);
     }
@@ -44,20 +44,21 @@ pub(super) fn groups(page: &Page<'_>, threads: &[ThreadRef]) -> String {
         let first = format!("  {:>width$} × ", members.len());
         let indent = first.chars().count();
         let pad = " ".repeat(indent);
-        let behind =
-            alike.behind.as_ref().map(|b| format!(" {}", unbroken(&format!("· behind {b}")))).unwrap_or_default();
+        let behind = alike
+            .behind
+            .as_ref()
+            .filter(|b| !alike.doing.contains(*b))
+            .map(|b| format!(" {}", unbroken(&format!("· behind {b}"))))
+            .unwrap_or_default();
         out += &page.pen.flow(
             &page.pen.ink(Style::Bold, &first),
             &pad,
             indent,
             &[(Style::Plain, &alike.doing), (Style::Dim, &behind)],
         );
-        if !alike.frames.is_empty() {
-            out += &page.pen.paragraph(
-                indent,
-                Style::Code,
-                &alike.frames.iter().map(|f| unbroken(f)).collect::<Vec<_>>().join(" ←\u{a0}"),
-            );
+        let stack = frames(page, members);
+        if !stack.is_empty() {
+            out += &page.pen.paragraph(indent, Style::Code, &stack);
         }
         out += &page.pen.paragraph(indent, Style::Dim, &names(page, members));
     }
@@ -79,29 +80,42 @@ fn doing(page: &Page<'_>, t: ThreadRef) -> String {
     }
 }
 
-/// The few innermost frames that say something.
-fn top(page: &Page<'_>, t: ThreadRef) -> Vec<String> {
-    let frames = page.frames.of(t);
-    let keep = stacks::shown(&frames, &|_| false);
-    let python = frames.iter().any(|f| f.kind == FrameKind::Python);
-    let says = |f: &Named| {
-        f.function.is_some()
-            && (f.kind == FrameKind::Python || !(python && matches!(f.domain, Some("libc" | "loader"))))
-    };
-    let shown = frames.iter().zip(keep).filter(|(f, keep)| *keep && says(f)).map(|(f, _)| f);
+/// The few innermost frames that say something: not those of the C library, where others are there.
+fn telling(page: &Page<'_>, t: ThreadRef, frames: Vec<Named>) -> Vec<Named> {
+    let wait = page.case.graph.waits.get(&t);
+    let marked = |f: &Named| wait.is_some_and(|w| f.kind == FrameKind::Native && f.native == Some(w.frame));
+    let keep = stacks::shown(&frames, &marked);
+    let mut shown: Vec<Named> =
+        frames.into_iter().zip(keep).filter(|(f, keep)| *keep && f.function.is_some()).map(|(f, _)| f).collect();
+    let library = |f: &Named| matches!(f.domain, Some("libc" | "loader"));
+    if !shown.iter().all(library) {
+        shown.retain(|f| !library(f));
+    }
+    shown.truncate(FRAMES);
     shown
-        .take(FRAMES)
-        .map(|f| {
-            let name = f.function.clone().unwrap_or_default();
-            match (f.kind, &f.file) {
-                (_, Some(file)) => {
-                    let line = f.line.map(|l| format!(":{l}")).unwrap_or_default();
-                    format!("{name} ({}{line})", stacks::short_path(file))
-                }
-                _ => name,
+}
+
+/// Functions only: threads that differ by a line of one function are alike.
+fn outline(page: &Page<'_>, t: ThreadRef) -> Vec<String> {
+    let frames = telling(page, t, page.frames.outline(t));
+    frames.into_iter().filter_map(|f| f.function).collect()
+}
+
+/// The frames of a group as its first thread shows them.
+fn frames(page: &Page<'_>, members: &[ThreadRef]) -> String {
+    let Some(first) = members.first() else { return String::new() };
+    let named = |f: Named| {
+        let name = f.function.unwrap_or_default();
+        match f.file {
+            Some(file) => {
+                let line = f.line.map(|l| format!(":{l}")).unwrap_or_default();
+                format!("{name} ({}{line})", stacks::short_path(&file))
             }
-        })
-        .collect()
+            None => name,
+        }
+    };
+    let frames = telling(page, *first, page.frames.of(*first));
+    frames.into_iter().map(|f| unbroken(&named(f))).collect::<Vec<_>>().join(" ←\u{a0}")
 }
 
 fn names(page: &Page<'_>, members: &[ThreadRef]) -> String {

@@ -4,7 +4,7 @@ use crate::facts::ManagedFrame;
 use crate::snapshot::{Pc, Snapshot};
 use crate::units::{Addr, FrameIx, ThreadRef};
 use crate::unwind::Trust;
-use crate::verdict::{Voice, plain};
+use crate::verdict::{Voice, function_name, plain};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -53,7 +53,7 @@ struct Function {
 /// Names frames; each pc once.
 pub(super) struct Frames<'a> {
     voice: &'a Voice<'a>,
-    places: RefCell<HashMap<(u32, Pc), Rc<Place>>>,
+    places: RefCell<HashMap<(u32, Pc, bool), Rc<Place>>>,
 }
 
 impl<'a> Frames<'a> {
@@ -64,6 +64,15 @@ impl<'a> Frames<'a> {
     /// The frames of `t`, innermost first. An evaluation loop stands after the interpreter frames it runs. Interpreter
     /// frames that could not be matched stand where their neighbours do; where none could, after the native ones.
     pub(super) fn of(&self, t: ThreadRef) -> Vec<Named> {
+        self.frames(t, true)
+    }
+
+    /// As [`Frames::of`], without lines and inlined functions of native code: opens no debug information.
+    pub(super) fn outline(&self, t: ThreadRef) -> Vec<Named> {
+        self.frames(t, false)
+    }
+
+    fn frames(&self, t: ThreadRef, with_lines: bool) -> Vec<Named> {
         let (Some(snapshot), Some(stack)) = (self.voice.snapshot(t), self.voice.stack(t)) else { return Vec::new() };
         let managed: &[ManagedFrame] = self.voice.managed(t).map_or(&[], |m| m.frames.as_slice());
         let mut run_by: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
@@ -88,7 +97,7 @@ impl<'a> Frames<'a> {
             for m in mine.into_iter().flatten() {
                 out.extend(managed.get(*m).map(|f| python(f, *m, Some(ix))));
             }
-            let place = self.place(t.process.0, snapshot, frame.pc);
+            let place = self.place(t.process.0, snapshot, frame.pc, with_lines);
             let last = place.functions.len().saturating_sub(1);
             for (n, function) in place.functions.iter().enumerate() {
                 out.push(Named {
@@ -110,20 +119,20 @@ impl<'a> Frames<'a> {
         out
     }
 
-    fn place(&self, process: u32, snapshot: &Snapshot, pc: Pc) -> Rc<Place> {
-        if let Some(known) = self.places.borrow().get(&(process, pc)) {
+    fn place(&self, process: u32, snapshot: &Snapshot, pc: Pc, with_lines: bool) -> Rc<Place> {
+        if let Some(known) = self.places.borrow().get(&(process, pc, with_lines)) {
             return Rc::clone(known);
         }
         let described = snapshot.describe(pc);
         let module = described.module.and_then(|ix| snapshot.module(ix)).map(|m| plain(m.name()));
-        let name = described.function.as_deref().map(plain);
+        let name = described.function.as_deref().map(function_name);
         // nobody mends the C library or the interpreter: their debug information, the largest there is, stays unopened
         let foreign = matches!(domain(module.as_deref(), None), Some("libc" | "loader" | "cpython"));
-        let lines = if foreign { Vec::new() } else { snapshot.lines(pc) };
+        let lines = if foreign || !with_lines { Vec::new() } else { snapshot.lines(pc) };
         let mut functions: Vec<Function> = lines
             .into_iter()
             .map(|l| Function {
-                name: l.function.as_deref().map(plain),
+                name: l.function.as_deref().map(function_name),
                 file: l.file.as_deref().map(plain_path),
                 line: l.line,
             })
@@ -133,7 +142,7 @@ impl<'a> Frames<'a> {
             None => functions.push(Function { name, file: None, line: None }),
         }
         let place = Rc::new(Place { functions, module });
-        self.places.borrow_mut().insert((process, pc), Rc::clone(&place));
+        self.places.borrow_mut().insert((process, pc, with_lines), Rc::clone(&place));
         place
     }
 }

@@ -5,6 +5,7 @@ use super::paint::{Style, squeeze};
 use super::text::Page;
 use crate::facts::{Hold, Wait};
 use crate::units::{FrameIx, ThreadRef};
+use crate::verdict::is_std_header;
 
 /// Frames of one stack shown without `verbose`: the innermost ones; marked frames are always shown.
 const MOST: usize = 24;
@@ -54,6 +55,8 @@ struct Row {
     function: String,
     style: Style,
     place: String,
+    /// Where the place is too long for the page.
+    short: String,
 }
 
 /// The stack of `t` as a table of marks, functions and places.
@@ -64,8 +67,9 @@ pub(super) fn table(page: &Page<'_>, t: ThreadRef, marks: &[Mark]) -> String {
         return page.pen.paragraph(4, Style::Dim, &super::sentence(&why));
     }
     let (rows, hidden) = rows(page, &frames, marks);
-    let mark_width =
-        rows.iter().filter_map(|r| r.mark.as_ref()).map(|(_, m)| m.chars().count()).max().unwrap_or(0).min(24);
+    // one column for the marks, the same for every thread
+    let longest = rows.iter().filter_map(|r| r.mark.as_ref()).map(|(_, m)| m.chars().count()).max().unwrap_or(0);
+    let mark_width = longest.clamp("took it here".len(), 24);
     let longest = rows.iter().map(|r| r.function.chars().count()).max().unwrap_or(0);
     let room = page.pen.width.saturating_sub(2 + mark_width + 3);
     let place_width = rows.iter().map(|r| r.place.chars().count()).max().unwrap_or(0);
@@ -80,7 +84,8 @@ pub(super) fn table(page: &Page<'_>, t: ThreadRef, marks: &[Mark]) -> String {
         let pad = " ".repeat(mark_width.saturating_sub(mark.chars().count()));
         let function = squeeze(&row.function, function_width);
         let gap = " ".repeat(function_width.saturating_sub(function.chars().count()) + 2);
-        let place = squeeze(&row.place, place_width);
+        let fits = row.place.chars().count() <= place_width;
+        let place = squeeze(if fits { &row.place } else { &row.short }, place_width);
         let line = format!(
             "  {pad}{} {}{}{gap}{}",
             page.pen.ink(style, &mark),
@@ -93,8 +98,8 @@ pub(super) fn table(page: &Page<'_>, t: ThreadRef, marks: &[Mark]) -> String {
     }
     if hidden > 0 && page.options.threads != super::Threads::All {
         let words = match hidden {
-            1 => "1 frame of interpreter and libraries left out".to_owned(),
-            n => format!("{n} frames of interpreter and libraries left out"),
+            1 => "1 frame left out".to_owned(),
+            n => format!("{n} frames left out"),
         };
         out += &page.pen.paragraph(mark_width + 5, Style::Dim, &format!("({words}; -v shows them)"));
     }
@@ -151,6 +156,10 @@ fn row(page: &Page<'_>, frame: &Named, mark: Option<&Mark>) -> Row {
             FrameKind::Native => Style::Plain,
         },
         place: place(frame, page.options.verbose),
+        short: match (&frame.file, frame.line) {
+            (Some(file), Some(line)) => format!("{}:{line}", short_path(file)),
+            _ => place(frame, false),
+        },
     }
 }
 
@@ -211,6 +220,10 @@ const BEGINNINGS: &[&str] = &[
     "pythread_wrapper",
 ];
 
+/// Where a Python thread begins, in `threading.py`.
+const PYTHON_BEGINNINGS: &[&str] =
+    &["Thread.run", "Thread._bootstrap_inner", "Thread._bootstrap", "run", "_bootstrap_inner", "_bootstrap"];
+
 /// Which frames are shown without `verbose`: not the interpreter's own, not the foreign function interface's, not what
 /// lies inside the marked innermost frame, not a thread's beginning.
 pub(super) fn shown(frames: &[Named], marked: &dyn Fn(&Named) -> bool) -> Vec<bool> {
@@ -221,13 +234,23 @@ pub(super) fn shown(frames: &[Named], marked: &dyn Fn(&Named) -> bool) -> Vec<bo
         .enumerate()
         .map(|(i, f)| {
             let telling = f.function.as_deref().is_some_and(|n| TELLING.contains(&n));
-            if f.kind == FrameKind::Python || marked(f) || telling {
+            if marked(f) {
+                return true;
+            }
+            if f.kind == FrameKind::Python {
+                let begins = f.function.as_deref().is_some_and(|n| PYTHON_BEGINNINGS.contains(&n));
+                return !(begins && f.file.as_deref().is_some_and(|p| p.ends_with("/threading.py")));
+            }
+            if f.file.as_deref().is_some_and(is_std_header) {
+                return false;
+            }
+            let inside = first_mark.is_some_and(|m| i < m) && matches!(f.domain, Some("libc" | "loader" | "cpython"));
+            if telling && !inside {
                 return true;
             }
             let module = f.module.as_deref().unwrap_or_default();
             let interpreter =
                 f.runs_python || (f.domain == Some("cpython") && has_python) || module.starts_with("libffi");
-            let inside = first_mark.is_some_and(|m| i < m) && matches!(f.domain, Some("libc" | "loader"));
             !interpreter && !inside
         })
         .collect();

@@ -84,9 +84,10 @@ impl Page<'_> {
             Kind::Stalled => Style::Warn,
             _ => Style::Good,
         };
-        let (label, rest) = match verdict.headline.find(": ") {
-            Some(i) => verdict.headline.split_at(i),
-            None => (verdict.headline.as_str(), ""),
+        let headline = keep_names(&verdict.headline);
+        let (label, rest) = match headline.find(": ") {
+            Some(i) => headline.split_at(i),
+            None => (headline.as_str(), ""),
         };
         self.pen.flow("", "", 0, &[(style, label), (Style::Bold, rest), (Style::Bold, ".")])
     }
@@ -164,7 +165,7 @@ impl Page<'_> {
 
     fn story(&self, why: &str, explanation: &str, advice: &str) -> String {
         let mut out = self.title(why);
-        out += &self.pen.paragraph(2, Style::Plain, explanation);
+        out += &self.pen.paragraph(2, Style::Plain, &keep_names(explanation));
         if !advice.is_empty() {
             out += &self.title("What to change");
             out += &self.pen.paragraph(2, Style::Plain, advice);
@@ -190,17 +191,15 @@ impl Page<'_> {
         let Some(wait) = self.case.graph.waits.get(&waiter) else { return String::new() };
         let indent = first.chars().count();
         let ink = |s: &str| self.pen.ink(Style::Alarm, s);
-        let (who, what) = (self.voice.short(waiter), self.voice.waits(wait.on));
+        let (who, what) = (unbroken(&self.voice.short(waiter)), self.voice.waits(wait.on));
+        let held_by = &unbroken(held_by);
         let (verb, thing) = split_verb(&what);
         let mut spans: Vec<(Style, &str)> = vec![(Style::Bold, &who), (Style::Plain, verb), (Style::Thing, thing)];
         let certainty = hold.map_or(Certainty::Inferred, |h| h.certainty);
         let exit = matches!(wait.on, ResourceId::ThreadExit(_));
         if !exit && !held_by.is_empty() {
             let signal = hold.is_some_and(|h| h.mode == crate::facts::Mode::Any);
-            spans.push((
-                Style::Plain,
-                if signal { ", which only needs a signal from the like of " } else { ", held by " },
-            ));
+            spans.push((Style::Plain, if signal { ", a signal that " } else { ", held by " }));
             spans.push((Style::Bold, held_by));
         }
         let mut out = self.pen.flow(&ink(first), &ink(rest), indent, &spans);
@@ -252,13 +251,12 @@ impl Page<'_> {
         if let Some(wait) = self.case.graph.waits.get(&t) {
             facts.push(self.voice.waits(wait.on));
         }
-        if let Some(state) = self.voice.state(t).and_then(|s| s.state) {
-            facts.push(state_word(state).to_owned());
-        }
         let head = self.voice.thread(t);
         let facts = facts.iter().map(|f| format!(" {}", unbroken(&format!("· {f}")))).collect::<String>();
         let mut out = String::from("\n");
         let head = head.replacen("thread", "Thread", 1);
+        let state = self.voice.state(t).and_then(|s| s.state).map(|s| format!(", {}", state_word(s)));
+        let facts = format!("{}{facts}", state.unwrap_or_default());
         out += &self.pen.flow("", "  ", 2, &[(Style::Bold, &head), (Style::Dim, &facts)]);
         out += &stacks::table(self, t, &marks);
         out
@@ -283,8 +281,8 @@ impl Page<'_> {
     fn more(&self, n: usize, verb: &str, what: &str) -> String {
         match n {
             0 => String::new(),
-            1 => format!("    and 1 other thread {verb}s {what}\n"),
-            n => format!("    and {n} other threads {verb} {what}\n"),
+            1 => format!("    1 other thread {verb}s {what}\n"),
+            n => format!("    {n} other threads {verb} {what}\n"),
         }
     }
 
@@ -368,6 +366,11 @@ fn split_verb(phrase: &str) -> (&'static str, &str) {
         }
     }
     (" ", phrase)
+}
+
+/// A thread's number and its name stay on one line.
+fn keep_names(text: &str) -> String {
+    text.replace(" “", "\u{a0}“")
 }
 
 fn certainty_style(certainty: Certainty) -> Style {

@@ -143,10 +143,21 @@ fn busy(verdict: &Verdict, look: &Look<'_>) -> String {
 fn idle(verdict: &Verdict, look: &Look<'_>) -> String {
     let all = stall::threads(look).len();
     let first = if verdict.looks > 1 { "nothing is stuck" } else { "nothing is seen to be stuck" };
-    match all {
-        1 => format!("IDLE: {first}; the only thread waits for work or for the outside"),
-        n => format!("IDLE: {first}; all {} wait for work or for the outside", threads(n)),
-    }
+    let for_lock = |w: &&crate::facts::Wait| {
+        look.graph.resource(w.on).is_some_and(|r| super::patterns::is_lock(r.kind) && !r.idle)
+    };
+    let locks: Vec<_> = look.graph.waits.values().filter(for_lock).collect();
+    let timed = locks.iter().all(|w| super::ends_by_itself(w.timeout));
+    let rest = match (locks.len(), all) {
+        (0, 1) => "the only thread waits for work or for the outside".to_owned(),
+        (0, n) => format!("all {} wait for work or for the outside", threads(n)),
+        (n, all) => {
+            let how = if timed { "a lock with a time-out" } else { "a lock" };
+            let wait = if n == 1 { "waits" } else { "wait" };
+            format!("{n} of {} {wait} for {how}, the rest for work or for the outside", threads(all))
+        }
+    };
+    format!("IDLE: {first}; {rest}")
 }
 
 fn threads(n: usize) -> String {

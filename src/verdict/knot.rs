@@ -53,8 +53,8 @@ fn knot_of(look: &Look<'_>, stuck: &BTreeSet<ThreadRef>, holder: ThreadRef, wait
         taken_at: None,
         taken_at_managed: None,
         evidence: vec![Evidence::new(
-            "inferred: no thread is recorded as the one to signal, but every thread that could waits, directly or through \
-             others, for what the waiting thread holds, or for a signal itself",
+            "no thread is recorded as the one to signal; every thread that could waits, directly or through others, for what \
+             the waiting thread holds, or for a signal itself",
         )],
     };
     let mut steps = vec![

@@ -14,7 +14,7 @@ mod tests;
 mod voice;
 
 pub use movement::Movement;
-pub use voice::{Voice, plain};
+pub use voice::{Voice, function_name, is_std_header, plain};
 
 use crate::facts::{Certainty, Facts, Hold, Holder, ResourceId, Timeout};
 use crate::graph::{Graph, Step};

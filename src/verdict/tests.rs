@@ -43,8 +43,8 @@ fn two_mutexes_in_opposite_orders() {
     assert_eq!(cycle.steps.iter().map(|s| (s.thread, s.held_by)).collect::<Vec<_>>(), [(a, b), (b, a)]);
     assert_eq!(
         v.headline,
-        "DEADLOCK, 2 threads, proven: thread 10 “transfer” holds left and waits for right, \
-         thread 11 “audit” holds right and waits for left"
+        "DEADLOCK, 2 threads, proven: thread 10 “transfer” holds the mutex left and waits for the mutex right, \
+         thread 11 “audit” holds the mutex right and waits for the mutex left"
     );
     assert!(cycle.advice.contains("std::scoped_lock"), "{}", cycle.advice);
 }
@@ -150,7 +150,7 @@ fn the_kind_of_a_mutex_decides_over_a_second_taking() {
             assert_eq!(v.cycles[0].pattern, "non-reentrant-relock");
             assert_eq!(
                 v.headline,
-                "SELF-DEADLOCK, proven: thread 10 “registrar” holds registry and waits for it again"
+                "SELF-DEADLOCK, proven: thread 10 “registrar” holds the mutex registry and waits for it again"
             );
             assert_eq!(v.exit_code(), 1);
         }
@@ -173,7 +173,7 @@ fn a_lock_whose_owner_is_gone() {
     assert_eq!(v.root_causes[0].thread, None);
     assert_eq!(
         v.headline,
-        "ORPHANED LOCK, proven: table is held by tid 99, which is no thread of this process; 2 threads wait for it for ever"
+        "ORPHANED LOCK, proven: the mutex table is held by tid 99, which is no thread of this process; 2 threads wait for it for ever"
     );
     // nobody waits: nothing is wrong yet
     made.facts.waits.clear();
@@ -300,7 +300,9 @@ fn a_pool_that_needs_the_gil_its_user_keeps() {
     );
     assert_eq!(v.blocked_behind.len(), 3);
     assert_eq!(v.inferred_holds.len(), 1);
-    for words in ["inferred", "recorded as held by thread 100 “MainThread”", "all 4 threads that could wake it"] {
+    for words in
+        ["inferred", "recorded as held by thread 100 “MainThread”", "The 4 threads that could wake it wait for the GIL"]
+    {
         assert!(cycle.explanation.contains(words), "{words}: {}", cycle.explanation);
     }
 }

@@ -63,8 +63,51 @@ impl<'a> Voice<'a> {
     pub fn symbol(&self, t: ThreadRef, frame: FrameIx) -> Option<String> {
         let pc = self.stack(t)?.frames.get(frame.0 as usize)?.pc;
         let (symbol, _) = self.snapshot(t)?.function_at(pc)?;
-        let name = symbol.name.split('@').next().unwrap_or_default();
-        (!name.is_empty()).then(|| plain(name))
+        let name = function_name(&symbol.name);
+        (!name.is_empty()).then_some(name)
+    }
+
+    /// A native frame as `function (file:line)`, as far as that is known: of inlined functions the innermost that is the
+    /// program's own.
+    #[must_use]
+    pub fn place(&self, t: ThreadRef, frame: FrameIx) -> Option<String> {
+        let pc = self.stack(t)?.frames.get(frame.0 as usize)?.pc;
+        let snapshot = self.snapshot(t)?;
+        let lines = snapshot.lines(pc);
+        let own = lines.iter().find(|l| !l.file.as_deref().is_some_and(is_std_header)).or(lines.last());
+        let described = snapshot.describe(pc);
+        let function = own.and_then(|l| l.function.clone()).or(described.function)?;
+        let function = function_name(&function);
+        let file = own.and_then(|l| l.file.as_deref()).map(|f| plain(f.rsplit('/').next().unwrap_or(f)));
+        Some(match (file, own.and_then(|l| l.line)) {
+            (Some(file), Some(line)) => format!("{function} ({file}:{line})"),
+            _ => function,
+        })
+    }
+
+    /// The function of the innermost frame of `t` from `from` outwards that belongs to the program: of where a thread once
+    /// was, the line it stands at now says nothing.
+    #[must_use]
+    pub fn own_function(&self, t: ThreadRef, from: FrameIx) -> Option<String> {
+        let own = self.own_frame(t, from)?;
+        let pc = self.stack(t)?.frames.get(own.0 as usize)?.pc;
+        self.snapshot(t)?.describe(pc).function.map(|name| function_name(&name))
+    }
+
+    /// The innermost frame of `t` from `from` outwards that belongs to the program and not to the C or C++ library or the
+    /// loader, as [`Voice::place`] gives it.
+    #[must_use]
+    pub fn own_place(&self, t: ThreadRef, from: FrameIx) -> Option<String> {
+        self.place(t, self.own_frame(t, from)?)
+    }
+
+    fn own_frame(&self, t: ThreadRef, from: FrameIx) -> Option<FrameIx> {
+        let frames = self.stack(t)?.frames.len();
+        (from.0..u32::try_from(frames).ok()?).map(FrameIx).find(|f| {
+            let module = self.module(t, *f).unwrap_or_default();
+            let runtime = ["libc.so", "libc-2", "libpthread", "ld-", "libdl", "libstdc++", "libc++"];
+            !runtime.iter().any(|m| module.starts_with(m))
+        })
     }
 
     /// The file name of the module a native frame lies in.
@@ -110,6 +153,10 @@ impl<'a> Voice<'a> {
             Some(name) if resource.kind == ResourceKind::Gil => {
                 let name = plain(name);
                 if name.starts_with("the ") { name } else { format!("the {name}") }
+            }
+            // `the mutex accounts`; loader locks and the like say in their names what they are
+            Some(name) if is_plain_lock(resource.kind) && !says(name, noun(resource.kind)) => {
+                format!("the {} {}", noun(resource.kind), plain(name))
             }
             Some(name) => plain(name),
             None if resource.kind == ResourceKind::Gil => "the GIL".to_owned(),
@@ -170,6 +217,38 @@ impl<'a> Voice<'a> {
             _ => format!("waits for {name}"),
         }
     }
+}
+
+/// Kinds whose names are the program's own variables.
+fn is_plain_lock(kind: ResourceKind) -> bool {
+    matches!(
+        kind,
+        ResourceKind::Mutex
+            | ResourceKind::Rwlock
+            | ResourceKind::Condvar
+            | ResourceKind::Semaphore
+            | ResourceKind::Barrier
+            | ResourceKind::Once
+            | ResourceKind::Spinlock
+    )
+}
+
+/// Whether a file is a header of the C++ library: not a place a person wrote.
+#[must_use]
+pub fn is_std_header(file: &str) -> bool {
+    (file.contains("/include/") && file.contains("/c++/")) || file.starts_with("/rustc/")
+}
+
+/// A function's name without what compilers and linkers add: `add.constprop.0`, `memcpy@@GLIBC_2.14`.
+#[must_use]
+pub fn function_name(name: &str) -> String {
+    let mut name = name.split('@').next().unwrap_or_default();
+    for added in [".constprop.", ".isra.", ".part.", ".lto_priv.", ".cold", ".llvm."] {
+        if let Some((before, _)) = name.split_once(added).filter(|(before, _)| !before.is_empty()) {
+            name = before;
+        }
+    }
+    plain(name)
 }
 
 /// Whether a name already says what it is.

@@ -41,13 +41,13 @@ fn cycle(scene: &Scene<'_>) -> Option<Story> {
         )
     } else {
         let who = match waiters {
-            0 | 1 => format!("{them}, the only thread that could wake it, waits"),
-            n => format!("{them} waits, and so do all {n} threads that could wake it,"),
+            0 | 1 => format!("{them}, the only thread that could wake it, waits for {gil_name}"),
+            n => format!("the {n} threads that could wake it wait for {gil_name}, {them} among them"),
         };
         format!(
-            "{} keeps {gil_name} while it {}, without a time-out. {} for {gil_name}. Who may signal is nowhere recorded; \
-             that nobody can is inferred: {gil_name} is recorded as held by {me}, and every other thread of the process \
-             waits, directly or through others, for {gil_name} or for a signal only such a thread could give.",
+            "{} keeps {gil_name} while it {}, without a time-out. {}. Who may signal is nowhere recorded; that nobody can \
+             is inferred: {gil_name} is recorded as held by {me}, and every other thread of the process waits, directly \
+             or through others, for {gil_name} or for a signal only such a thread could give.",
             capital(&me),
             voice.waits(step.waits_for),
             capital(&who),

@@ -2,6 +2,7 @@
 
 use super::{Pattern, Scene, Story, is_loader_lock, is_lock};
 use crate::facts::{ResourceId, ResourceKind};
+use crate::graph::Step;
 use crate::verdict::voice::capital;
 
 pub(super) const PATTERN: Pattern = Pattern { word: "lock-order-inversion", tell };
@@ -12,13 +13,13 @@ fn tell(scene: &Scene<'_>) -> Option<Story> {
         return None;
     }
     let voice = scene.voice;
-    let around = capital(&scene.round());
+    let around: Vec<String> = scene.holding().map(|(step, held)| told(scene, &step, held)).collect();
     let order = if steps.len() == 2 {
         "Each took its first lock before the other could, and each wants the other's: neither can go on."
     } else {
         "Each wants the lock the next one holds: none can go on."
     };
-    let mut explanation = format!("{around}. {order}");
+    let mut explanation = format!("{} {order}", around.join(" "));
     let mut culprit = steps.first().map(|s| s.thread);
     let gil = scene.holding().find(|(_, held)| scene.kind(*held) == ResourceKind::Gil);
     let advice = match gil {
@@ -48,6 +49,27 @@ fn tell(scene: &Scene<'_>) -> Option<Story> {
         }
     };
     Some(Story { explanation, advice, culprit })
+}
+
+/// `Thread 7 “a” holds left, taken in transfer (bank.c:36), and waits for right in take_both (bank.c:29).`
+fn told(scene: &Scene<'_>, step: &Step, held: ResourceId) -> String {
+    let voice = scene.voice;
+    let hold = scene.hold(held, step.thread);
+    let taken = hold.and_then(|h| scene.taken_place(h).or_else(|| voice.own_function(step.thread, h.taken_at?)));
+    let taken = taken.map(|p| format!(", taken in {p},")).unwrap_or_default();
+    let wait = scene.wait(step.thread);
+    let here = wait.and_then(|w| {
+        let frame = w.managed_frame.and_then(|i| voice.managed(step.thread)?.frames.get(i as usize));
+        frame.map(super::place).or_else(|| scene.waiting_place(step.thread))
+    });
+    let here = here.map(|p| format!(" in {p}")).unwrap_or_default();
+    format!(
+        "{} holds {}{}{taken} and {}{here}.",
+        capital(&voice.thread(step.thread)),
+        voice.name(held),
+        scene.doubt(held, step.thread),
+        voice.waits(step.waits_for),
+    )
 }
 
 fn gil_advice(scene: &Scene<'_>, native: ResourceId) -> String {

@@ -165,7 +165,11 @@ impl<'a> Scene<'a> {
     pub fn called_back(&self, t: ThreadRef, api: FrameIx) -> Option<String> {
         let own = self.voice.module(t, api);
         let least = self.wait(t).map_or(0, |w| w.frame.0);
-        // the foreign function interfaces: what they call is Python, whether or not its frame stands yet
+        let frames = self.voice.managed(t).map_or(&[][..], |m| m.frames.as_slice());
+        if let Some(entered) = frames.iter().rev().find(|f| f.native.is_some_and(|n| least <= n.0 && n < api)) {
+            return Some(format!("the Python function {}", place(entered)));
+        }
+        // the foreign function interfaces: what they call is Python, even where its frame does not stand yet
         let inside = |prefix: &str| {
             let mut frames = (least..api.0).map(FrameIx);
             frames.any(|f| self.voice.module(t, f).is_some_and(|m| m.starts_with(prefix)))
@@ -193,6 +197,26 @@ impl<'a> Scene<'a> {
     #[must_use]
     pub fn python_place(&self, t: ThreadRef) -> Option<String> {
         self.voice.managed(t)?.frames.first().map(place)
+    }
+
+    /// Where `t` waits, as a person would say it: its innermost Python frame if that lies within its innermost native frame
+    /// that is neither library nor interpreter, else that frame.
+    #[must_use]
+    pub fn waiting_place(&self, t: ThreadRef) -> Option<String> {
+        let wait = self.wait(t)?;
+        let python = self.voice.managed(t).and_then(|m| m.frames.first());
+        let Some(python) = python else { return self.voice.own_place(t, wait.frame) };
+        let runs = python.native?;
+        let library = |m: &str| {
+            ["lib", "ld-"].iter().any(|l| m.starts_with(l))
+                && ["libc.so", "libc-2", "libpthread", "ld-", "libdl", "libstdc++", "libc++", "libpython", "libffi"]
+                    .iter()
+                    .any(|l| m.starts_with(l))
+                || m.starts_with("python")
+                || m.starts_with("_ctypes.")
+        };
+        let own = (wait.frame.0..runs.0).map(FrameIx).find(|f| !self.voice.module(t, *f).is_none_or(|m| library(&m)));
+        own.and_then(|f| self.voice.place(t, f)).or_else(|| Some(place(python)))
     }
 
     /// The Python frame that took `hold`, as `function (file:line)`.

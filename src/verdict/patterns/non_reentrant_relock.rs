@@ -13,14 +13,14 @@ fn tell(scene: &Scene<'_>) -> Option<Story> {
     let thing = voice.thing(step.waits_for);
     let taken = scene
         .taken_place(hold)
-        .or_else(|| hold.taken_at.and_then(|f| voice.symbol(step.thread, f)))
+        .or_else(|| hold.taken_at.and_then(|f| voice.own_function(step.thread, f)))
         .map(|p| format!(", which it took in {p},"))
         .unwrap_or_default();
     let again = scene
         .wait(step.thread)
         .and_then(|w| w.managed_frame.and_then(|i| voice.managed(step.thread)?.frames.get(i as usize)))
         .map(super::place)
-        .or_else(|| scene.wait(step.thread).and_then(|w| voice.symbol(step.thread, w.frame)))
+        .or_else(|| scene.wait(step.thread).and_then(|w| voice.own_place(step.thread, w.frame)))
         .map(|p| format!(" again in {p}"))
         .unwrap_or_else(|| " a second time".to_owned());
     let doubt = scene.doubt(step.waits_for, step.thread);
