@@ -235,7 +235,9 @@ impl Snapshot {
     pub fn module_at(&self, at: Addr) -> Option<(ModuleIx, &Module)> {
         let mapping = self.mapping_at(at)?;
         let i = self.modules.partition_point(|m| m.end <= at);
-        let module = self.modules.get(i).filter(|m| m.start <= at && Some(&m.path) == mapping.path.as_ref())?;
+        // paths as plain bytes: comparing them part by part costs more than the search
+        let path = mapping.path.as_ref()?.as_os_str();
+        let module = self.modules.get(i).filter(|m| m.start <= at && m.path.as_os_str() == path)?;
         Some((ModuleIx(u32::try_from(i).ok()?), module))
     }
 

@@ -232,3 +232,61 @@ fn a_process_that_maps_much() {
     let unwound = assert_like_eu_stack(hung.pid(), 0);
     assert!(unwound.snapshot.modules.len() > PLUGS);
 }
+
+/// The names of the main thread's frames with their trust, innermost first, the C library's left out.
+fn names(unwound: &Unwound) -> Vec<(String, Trust)> {
+    let frames = unwound.stacks[0].frames.iter();
+    let named = frames.map(|f| (unwound.name(f.pc), f.trust)).filter(|(n, _)| !n.starts_with("libc"));
+    named.map(|(n, t)| (n.trim_start_matches("program:").to_owned(), t)).collect()
+}
+
+/// Runs `bare HOW` and asserts which frames of the program are found, and that the C library below `main` is reached again.
+fn assert_bare(flags: &[&str], how: &str, expected: &[(&str, Trust)]) {
+    let (_dir, program) = compile("gcc", "bare.c", flags);
+    let hung = Hung::start(Command::new(&program).arg(how));
+    let unwound = unwind(hung.pid());
+    let names = names(&unwound);
+    let found: Vec<(&str, Trust)> = names.iter().map(|(n, t)| (n.as_str(), *t)).collect();
+    assert_eq!(found, expected, "{flags:?} {how}\n{}", unwound.picture());
+}
+
+const NO_TABLES: [&str; 4] =
+    ["-O1", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fno-optimize-sibling-calls"];
+
+#[test]
+fn without_call_frame_information() {
+    if !have("gcc") {
+        return;
+    }
+    use Trust::{Cfi, Context, FramePointer, Scan};
+    let with = [&NO_TABLES[..], &["-fno-omit-frame-pointer"]].concat();
+    let without = [&NO_TABLES[..], &["-fomit-frame-pointer"]].concat();
+    let chain = |t| [("innermost", Cfi), ("third", t), ("second", t), ("first", t), ("main", t), ("_start", Cfi)];
+    assert_bare(&with, "plain", &chain(FramePointer));
+    assert_bare(&without, "plain", &chain(Scan));
+    // the program's own table gives way where there is none
+    let tables = ["-O1", "-fno-optimize-sibling-calls"];
+    assert_bare(&tables, "plain", &chain(Cfi));
+    let null = [
+        ("innermost", Cfi),
+        ("handler", Cfi),
+        ("?:?", Context),
+        ("through_null", FramePointer),
+        ("main", Cfi),
+        ("_start", Cfi),
+    ];
+    assert_bare(&tables, "null", &null);
+    let generated = [
+        ("innermost", Cfi),
+        ("third", Cfi),
+        ("second", Cfi),
+        ("first", Cfi),
+        ("call_second", Cfi),
+        ("?:?", Cfi),
+        ("main", FramePointer),
+        ("_start", Cfi),
+    ];
+    assert_bare(&tables, "generated", &generated);
+    let trampoline = [("innermost", Cfi), ("handler", Cfi), ("own_restorer", Cfi), ("main", Cfi), ("_start", Cfi)];
+    assert_bare(&tables, "trampoline", &trampoline);
+}

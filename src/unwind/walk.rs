@@ -68,6 +68,8 @@ impl<'a> Walker<'a> {
             let signal = code.row.as_ref().is_some_and(|r| r.signal);
             let mut frame = Frame { pc, cfa: None, registers, trust, module: code.module, signal };
             let step = self.step(&code, &mut frame, &mut stack, frames.is_empty(), &mut switches);
+            // nobody called a signal trampoline: it begins where its frame's pc stands
+            frame.pc.exact |= frame.signal;
             match step {
                 Step::End { cfa, end } => {
                     frame.cfa = cfa;
@@ -116,7 +118,7 @@ impl<'a> Walker<'a> {
             let cfa_at = Some(Addr(cfa));
             let Some(registers) = registers else { return Step::End { cfa: cfa_at, end: StackEnd::Complete } };
             let pc = registers.read(x86_64::RIP).unwrap_or(0);
-            if pc == 0 {
+            if pc == 0 && !row.signal {
                 return Step::End { cfa: cfa_at, end: StackEnd::Complete };
             }
             let risen = row.signal || sp.is_none_or(|sp| cfa > sp) || self.is_switch(sp, cfa, switches);
