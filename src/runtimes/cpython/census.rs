@@ -10,6 +10,7 @@ use super::thread_names::{read_active, read_names};
 use super::threads::{Doubt, Interpreter, read_interpreters};
 use crate::memory::ReadError;
 use crate::units::Addr;
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 /// What was read.
@@ -20,7 +21,7 @@ pub(super) struct Census {
     pub lost_gils: Vec<(Addr, ReadError)>,
     /// Frames by thread state.
     pub chains: HashMap<Addr, Chain>,
-    pub codes: Codes,
+    pub codes: RefCell<Codes>,
     /// Names by `threading.get_ident()`, one map for each interpreter.
     pub names: Vec<HashMap<u64, String>>,
 }
@@ -45,6 +46,6 @@ impl Census {
                 read_names(objects, &active)
             })
             .collect();
-        Ok(Census { interpreters, gils, lost_gils, chains, codes, names })
+        Ok(Census { interpreters, gils, lost_gils, chains, codes: RefCell::new(codes), names })
     }
 }

@@ -143,6 +143,11 @@ fn read_code(objects: &Objects<'_>, at: Addr, blob: &[u8]) -> Option<Code> {
 }
 
 impl Code {
+    /// The last part of its file's path.
+    pub(super) fn file_name(&self) -> &str {
+        self.file.rsplit('/').next().unwrap_or(&self.file)
+    }
+
     /// The position of `frame` in this code, in 2-byte units; −1 before the first instruction. `None` where it does not
     /// lie inside.
     pub(super) fn unit_of(&self, objects: &Objects<'_>, frame: &PyFrame) -> Option<i64> {
@@ -162,6 +167,11 @@ impl Code {
             let copy = (entry < copies).then(|| objects.addr(self.tlbc, 8 + entry * 8).ok()).flatten()?;
             inside(copy)
         })
+    }
+
+    /// The line of the instruction at `unit`, from 1.
+    pub(super) fn line_at(&self, objects: &Objects<'_>, unit: i64) -> Option<u32> {
+        line_of(objects.o.line_table, &self.lines, self.first_line, unit)
     }
 
     /// The line `frame` executes, from 1.

@@ -19,8 +19,6 @@ pub(super) struct Found {
     pub offsets: Result<Offsets, NoOffsets>,
     /// Where `_PyEval_EvalFrameDefault` lies, its pieces.
     pub loops: Vec<Range<Addr>>,
-    /// Where its module lies: the frames of the interpreter itself.
-    pub span: Range<Addr>,
 }
 
 /// What is known of the version.
@@ -91,15 +89,7 @@ fn find_in(snapshot: &Snapshot, memory: &dyn Memory, module: &Module) -> Option<
     let own = has_cookie.then_some((runtime, memory));
     let offsets = Offsets::choose((version.minor, version.micro), free_threaded, own);
     let loops = image.map(|image| find_loops(module, image.bias)).unwrap_or_default();
-    Some(Found {
-        runtime,
-        module: module.name().to_owned(),
-        version,
-        free_threaded,
-        offsets,
-        loops,
-        span: module.start..module.end,
-    })
+    Some(Found { runtime, module: module.name().to_owned(), version, free_threaded, offsets, loops })
 }
 
 /// The evaluation loop, and the rarely run piece of it that compilers put elsewhere.

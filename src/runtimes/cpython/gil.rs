@@ -19,8 +19,6 @@ pub(super) struct Gil {
     pub locked: i32,
     /// The holder's thread state where `locked` is 1, else the previous one's.
     pub last_holder: Addr,
-    /// Changes of holder since the start.
-    pub switch_number: u64,
     /// What reports call it.
     pub name: String,
 }
@@ -58,7 +56,6 @@ fn read_gil(objects: &Objects<'_>, at: Addr, name: String) -> Result<Gil, ReadEr
         enabled: g.enabled.is_none_or(|f| int_in(&blob, f).is_some_and(|v| v != 0)),
         locked: int_in(&blob, g.locked).unwrap_or(-1),
         last_holder: Addr(word_in(&blob, g.last_holder).unwrap_or(0)),
-        switch_number: word_in(&blob, g.switch_number).unwrap_or(0),
         name,
     })
 }
@@ -156,10 +153,7 @@ mod tests {
     fn gil(locked: u32) -> (Fake, Offsets) {
         let mut m = Fake::new();
         m.put(Addr(0x1000), &[0; 208]);
-        m.put_u64(Addr(0x1000), 5000)
-            .put_u64(Addr(0x1008), 0x7000)
-            .put_u32(Addr(0x1010), locked)
-            .put_u64(Addr(0x1018), 9);
+        m.put_u64(Addr(0x1000), 5000).put_u64(Addr(0x1008), 0x7000).put_u32(Addr(0x1010), locked);
         (m, Offsets::choose((11, None), false, None).unwrap())
     }
 
@@ -170,7 +164,7 @@ mod tests {
         assert_eq!((free.last_holder, free.holder()), (Addr(0x7000), None));
         let (m, o) = gil(1);
         let held = read_gil(&Objects::new(&m, &o), Addr(0x1000), "GIL".into()).unwrap();
-        assert_eq!((held.holder(), held.switch_number), (Some(Addr(0x7000)), 9));
+        assert_eq!(held.holder(), Some(Addr(0x7000)));
         let (m, o) = gil(u32::MAX);
         assert_eq!(read_gil(&Objects::new(&m, &o), Addr(0x1000), "GIL".into()).unwrap().holder(), None);
     }

@@ -3,31 +3,41 @@
 //! Reads the interpreter's own structures by the tables of `symbols/layouts/cpython/`; runs no code in the target. Knows
 //! nothing of native locks: where a thread waits for the GIL inside a condition variable, another decoder says the latter.
 
-#![allow(dead_code)] // the readers of locks come next
-
 mod census;
 mod code;
 mod facts;
 mod find;
 mod frames;
 mod gil;
+mod gil_facts;
+mod holds;
 mod lines;
+mod lock_facts;
+mod locks;
 mod loops;
 mod merge;
+mod names;
 mod objects;
 mod offsets;
+mod place;
 mod rehearse;
+mod scene;
+mod slots;
 mod thread_names;
 mod threads;
+mod waits;
+mod with_blocks;
 
 use crate::facts::Facts;
 use crate::memory::Memory;
 use crate::runtimes::{Decoder, Held, Runtime, View};
 use crate::snapshot::Snapshot;
+use crate::target::ThreadState;
 use crate::units::Addr;
 use census::Census;
 use find::Found;
 use objects::Objects;
+use scene::Scene;
 
 /// The CPython interpreter.
 pub struct CPython;
@@ -44,7 +54,7 @@ impl Runtime for CPython {
         }
         let rehearsal = rehearse::Rehearsal::new(memory);
         for f in &found {
-            read_once(f, &rehearsal);
+            read_once(f, &rehearsal, &[]);
         }
         Some(Box::new(Interpreters { found, pages: rehearsal.into_ranges() }))
     }
@@ -57,10 +67,15 @@ struct Interpreters {
     pages: Vec<(Addr, usize)>,
 }
 
-/// Reads everything and keeps nothing: for the pages it touches.
-fn read_once(found: &Found, memory: &dyn Memory) {
-    if let Ok(offsets) = &found.offsets {
-        let _ = Census::take(&Objects::new(memory, offsets), found);
+/// Reads everything and keeps nothing: for the pages it touches. Without threads it is a rehearsal.
+fn read_once(found: &Found, memory: &dyn Memory, threads: &[ThreadState]) {
+    let Ok(offsets) = &found.offsets else { return };
+    let objects = Objects::new(memory, offsets);
+    let Ok(census) = Census::take(&objects, found) else { return };
+    if threads.is_empty() {
+        scene::rehearse(&objects, &census);
+    } else {
+        Scene::look(&objects, &census, threads);
     }
 }
 
@@ -68,7 +83,7 @@ impl Decoder for Interpreters {
     fn gather(&self, held: &Held<'_>) {
         held.memory.expect(&self.pages);
         for f in &self.found {
-            read_once(f, held.memory);
+            read_once(f, held.memory, held.threads);
         }
     }
 

@@ -181,13 +181,6 @@ impl<'a> Objects<'a> {
         self.words(object.offset(self.o.tuple_items.cast_signed()), size, "tuple", object)
     }
 
-    /// The items of a `list`.
-    pub(super) fn list(&self, object: Addr) -> Result<Vec<Addr>, ObjectError> {
-        let size = self.word(object, self.o.ob_size)?;
-        let items = self.addr(object, self.o.list_items)?;
-        self.words(items, size, "list", object)
-    }
-
     fn words(&self, at: Addr, n: u64, what: &'static str, object: Addr) -> Result<Vec<Addr>, ObjectError> {
         if n > MAX_ITEMS {
             return Err(ObjectError::Not(what, object));
@@ -291,12 +284,6 @@ impl<'a> Objects<'a> {
             }
         }
         Ok(out)
-    }
-
-    /// The value of a string key in a dict.
-    pub(super) fn item(&self, dict: Addr, key: &str) -> Option<Addr> {
-        let entries = self.dict(dict).ok()?;
-        entries.into_iter().find(|(k, _)| self.string_is(*k, key)).map(|(_, v)| v)
     }
 
     /// Whether the object is this (ASCII) string; cheap where it is not.

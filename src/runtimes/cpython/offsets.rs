@@ -3,6 +3,8 @@
 //!
 //! A field that a version has not is `None`; nobody asks for the version to find out.
 
+use super::locks::LockOffsets;
+use super::with_blocks::WithOffsets;
 use crate::layout::{Field, Layouts, Subject, Table, Version};
 use crate::memory::{Memory, MemoryExt};
 use crate::units::Addr;
@@ -52,6 +54,7 @@ pub(super) struct ObjectFrame {
     pub block_size: u64,
     pub block_type: u64,
     pub block_level: u64,
+    pub block_handler: u64,
 }
 
 /// The same for `_PyInterpreterFrame`, since 3.11.
@@ -106,18 +109,13 @@ pub(super) enum Attributes {
 /// Everything the readers of this room ask for. Offsets in bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Offsets {
-    pub free_threaded: bool,
-    pub minor: u32,
     pub line_table: LineTable,
-    pub type_lock_is_mutex: bool,
 
     // _PyRuntimeState
     pub runtime_head: u64,
     pub runtime_main: u64,
-    pub runtime_finalizing: Option<u64>,
     pub runtime_gil: Option<u64>,
     pub runtime_tstate_current: Option<u64>,
-    pub runtime_tss_key: Option<u64>,
 
     // PyInterpreterState
     pub interp_next: u64,
@@ -126,10 +124,6 @@ pub(super) struct Offsets {
     pub interp_modules: u64,
     pub interp_gil: Option<u64>,
     pub interp_own_gil: Option<u64>,
-    pub interp_import_lock: Option<(u64, u64)>,
-    pub interp_stop: Option<StopOffsets>,
-    pub interp_gc_collecting: Option<u64>,
-    pub interp_size: usize,
 
     // PyThreadState
     pub tstate_size: usize,
@@ -137,14 +131,10 @@ pub(super) struct Offsets {
     pub tstate_interp: u64,
     pub tstate_thread_id: u64,
     pub tstate_native_id: Option<u64>,
-    pub tstate_counter: Option<u64>,
-    pub tstate_state: Option<u64>,
-    pub tstate_whence: Option<u64>,
     pub tstate_holds_gil: Option<Field>,
     pub tstate_bound_gilstate: Option<Field>,
     pub tstate_chunk: Option<u64>,
     pub tstate_chunk_top: Option<u64>,
-    pub tstate_critical_section: Option<u64>,
     pub frame_root: FrameRoot,
 
     pub frame: FrameLayout,
@@ -152,7 +142,6 @@ pub(super) struct Offsets {
     pub first_shim_owner: Option<u8>,
     /// Bits of a stack reference that are no part of the pointer, and the bit pattern of no pointer at all.
     pub stack_mask: u64,
-    pub stackpointer: Option<u64>,
 
     // PyCodeObject
     pub code_size: usize,
@@ -165,7 +154,6 @@ pub(super) struct Offsets {
     pub code_stacksize: u64,
     pub code_nlocals: u64,
     pub code_nlocalsplus: Option<u64>,
-    pub code_names: u64,
     /// The code as a `bytes` object (up to 3.10) …
     pub code_bytes: Option<u64>,
     /// … or in place.
@@ -189,11 +177,9 @@ pub(super) struct Offsets {
     pub str_data: u64,
     pub bytes_data: u64,
     pub tuple_items: u64,
-    pub list_items: u64,
     /// Up to 3.11: digits after a signed size; since 3.12: after a tag.
     pub int_tag: Option<u64>,
     pub int_digits: u64,
-    pub dict_used: u64,
     pub dict_keys: u64,
     pub dict_values: u64,
     pub keys: DictKeys,
@@ -205,7 +191,6 @@ pub(super) struct Offsets {
     pub type_flags: u64,
     pub type_dict: u64,
     pub type_dictoffset: u64,
-    pub type_base: u64,
     pub type_mro: u64,
     pub type_cached_keys: u64,
     pub cfunction_ml: u64,
@@ -215,25 +200,17 @@ pub(super) struct Offsets {
     pub method_func: u64,
     pub method_self: u64,
     pub function_name: u64,
-    pub function_code: u64,
     pub cell_ref: u64,
     pub module_dict: u64,
-    pub weakref_object: Option<u64>,
     pub gen_frame: Option<u64>,
     pub gen_iframe: Option<u64>,
     pub gen_state: Option<u64>,
+    /// Values of it that mean suspended in a yield or an await.
+    pub gen_suspended: Vec<u8>,
 
     pub gil: GilOffsets,
-}
-
-/// `struct _stoptheworld_state`, from the struct that holds it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct StopOffsets {
-    pub start: u64,
-    pub requested: u64,
-    pub world_stopped: u64,
-    pub countdown: u64,
-    pub requester: u64,
+    pub locks: LockOffsets,
+    pub with: WithOffsets,
 }
 
 /// `struct _gil_runtime_state`.
@@ -243,7 +220,6 @@ pub(super) struct GilOffsets {
     pub enabled: Option<u64>,
     pub last_holder: u64,
     pub locked: u64,
-    pub switch_number: u64,
     pub cond: u64,
     pub mutex: u64,
     pub switch_cond: u64,
@@ -372,30 +348,20 @@ impl Offsets {
         let version = Version::parse(&format!("3.{minor}.{}", micro.unwrap_or(99)));
         let subject = Subject::version(version);
         let own = own_account.map_or_else(Vec::new, |(at, memory)| read_own_account(&table, &subject, at, memory));
-        Offsets::from_table(&Chooser { table: &table, subject, own }, minor, free_threaded)
+        Offsets::from_table(&Chooser { table: &table, subject, own }, free_threaded)
     }
 
-    fn from_table(c: &Chooser<'_>, minor: u32, free_threaded: bool) -> Result<Offsets, NoOffsets> {
+    fn from_table(c: &Chooser<'_>, free_threaded: bool) -> Result<Offsets, NoOffsets> {
         let runtime_head = c.need("_PyRuntimeState", "interpreters.head")?;
         let gil = GilOffsets {
             enabled: c.opt("_gil_runtime_state", "enabled"),
             last_holder: c.need("_gil_runtime_state", "last_holder")?,
             locked: c.need("_gil_runtime_state", "locked")?,
-            switch_number: c.need("_gil_runtime_state", "switch_number")?,
             cond: c.need("_gil_runtime_state", "cond")?,
             mutex: c.need("_gil_runtime_state", "mutex")?,
             switch_cond: c.need("_gil_runtime_state", "switch_cond")?,
             size: c.size_usize("_gil_runtime_state")?,
         };
-        let stop = (|| {
-            Some(StopOffsets {
-                start: c.opt("PyInterpreterState", "stoptheworld.mutex")?,
-                requested: c.opt("PyInterpreterState", "stoptheworld.requested")?,
-                world_stopped: c.opt("PyInterpreterState", "stoptheworld.world_stopped")?,
-                countdown: c.opt("PyInterpreterState", "stoptheworld.thread_countdown")?,
-                requester: c.opt("PyInterpreterState", "stoptheworld.requester")?,
-            })
-        })();
         let frame = match c.opt("_PyInterpreterFrame", "localsplus") {
             Some(localsplus) => FrameLayout::Inline(InlineFrame {
                 previous: c.need("_PyInterpreterFrame", "previous")?,
@@ -421,6 +387,7 @@ impl Offsets {
                 block_size: c.size("PyTryBlock")?,
                 block_type: c.need("PyTryBlock", "b_type")?,
                 block_level: c.need("PyTryBlock", "b_level")?,
+                block_handler: c.need("PyTryBlock", "b_handler")?,
             }),
         };
         let frame_root = match (c.opt("_PyCFrame", "current_frame"), c.opt("PyThreadState", "cframe")) {
@@ -443,44 +410,30 @@ impl Offsets {
             _ => return Err(NoOffsets::Lacks("line_table".to_owned())),
         };
         let has_shims = c.opt("_PyInterpreterFrame", "return_offset").is_some();
-        let pair = |a: &str, b: &str| Some((c.opt("PyInterpreterState", a)?, c.opt("PyInterpreterState", b)?));
         Ok(Offsets {
-            free_threaded,
-            minor,
             line_table,
-            type_lock_is_mutex: c.table.word("PyThread_type_lock") == Some("PyMutex"),
             runtime_head,
             // right behind it in every version
             runtime_main: runtime_head + 8,
-            runtime_finalizing: c.any("_PyRuntimeState", &["_finalizing", "finalizing"]).ok(),
             runtime_gil: c.opt("_PyRuntimeState", "ceval.gil.interval"),
             runtime_tstate_current: c.opt("_PyRuntimeState", "gilstate.tstate_current"),
-            runtime_tss_key: c.any("_PyRuntimeState", &["autoTSSkey._key", "gilstate.autoTSSkey._key"]).ok(),
             interp_next: c.need("PyInterpreterState", "next")?,
             interp_id: c.need("PyInterpreterState", "id")?,
             interp_threads: c.any("PyInterpreterState", &["threads.head", "tstate_head"])?,
             interp_modules: c.any("PyInterpreterState", &["imports.modules", "modules"])?,
             interp_gil: c.opt("PyInterpreterState", "ceval.gil"),
             interp_own_gil: c.opt("PyInterpreterState", "ceval.own_gil"),
-            interp_import_lock: pair("imports.lock.mutex", "imports.lock.thread"),
-            interp_stop: stop,
-            interp_gc_collecting: c.opt("PyInterpreterState", "gc.collecting"),
-            interp_size: c.size_usize("PyInterpreterState")?,
             tstate_size: c.size_usize("PyThreadState")?,
             tstate_next: c.need("PyThreadState", "next")?,
             tstate_interp: c.need("PyThreadState", "interp")?,
             tstate_thread_id: c.need("PyThreadState", "thread_id")?,
             tstate_native_id: c.opt("PyThreadState", "native_thread_id"),
-            tstate_counter: c.opt("PyThreadState", "gilstate_counter"),
-            tstate_state: c.opt("PyThreadState", "state"),
-            tstate_whence: c.opt("PyThreadState", "_whence"),
             tstate_holds_gil: c
                 .field("PyThreadState", "holds_gil")
                 .or_else(|| c.field("PyThreadState", "_status.holds_gil")),
             tstate_bound_gilstate: c.field("PyThreadState", "_status.bound_gilstate"),
             tstate_chunk: c.opt("PyThreadState", "datastack_chunk"),
             tstate_chunk_top: c.opt("PyThreadState", "datastack_top"),
-            tstate_critical_section: c.opt("PyThreadState", "critical_section"),
             frame_root,
             frame,
             first_shim_owner: has_shims.then_some(3),
@@ -489,7 +442,6 @@ impl Offsets {
                 Some(_) => 3,
                 None => 0,
             },
-            stackpointer: c.opt("_PyInterpreterFrame", "stackpointer"),
             code_size: c.size_usize("PyCodeObject")?,
             code_filename: c.need("PyCodeObject", "co_filename")?,
             code_name: c.need("PyCodeObject", "co_name")?,
@@ -500,7 +452,6 @@ impl Offsets {
             code_stacksize: c.need("PyCodeObject", "co_stacksize")?,
             code_nlocals: c.need("PyCodeObject", "co_nlocals")?,
             code_nlocalsplus: c.opt("PyCodeObject", "co_nlocalsplus"),
-            code_names: c.need("PyCodeObject", "co_names")?,
             code_bytes: c.opt("PyCodeObject", "co_code"),
             code_adaptive: c.opt("PyCodeObject", "co_code_adaptive"),
             code_tlbc: c.opt("PyCodeObject", "co_tlbc"),
@@ -525,10 +476,8 @@ impl Offsets {
             str_data: c.need("PyUnicodeObject", "data")?,
             bytes_data: c.need("PyBytesObject", "ob_sval")?,
             tuple_items: c.need("PyTupleObject", "ob_item")?,
-            list_items: c.need("PyListObject", "ob_item")?,
             int_tag: c.opt("PyLongObject", "long_value.lv_tag"),
             int_digits: c.any("PyLongObject", &["long_value.ob_digit", "ob_digit"])?,
-            dict_used: c.need("PyDictObject", "ma_used")?,
             dict_keys: c.need("PyDictObject", "ma_keys")?,
             dict_values: c.need("PyDictObject", "ma_values")?,
             keys: DictKeys {
@@ -546,7 +495,6 @@ impl Offsets {
             type_flags: c.need("PyTypeObject", "tp_flags")?,
             type_dict: c.need("PyTypeObject", "tp_dict")?,
             type_dictoffset: c.need("PyTypeObject", "tp_dictoffset")?,
-            type_base: c.need("PyTypeObject", "tp_base")?,
             type_mro: c.need("PyTypeObject", "tp_mro")?,
             type_cached_keys: c.need("PyHeapTypeObject", "ht_cached_keys")?,
             cfunction_ml: c.need("PyCFunctionObject", "m_ml")?,
@@ -556,19 +504,35 @@ impl Offsets {
             method_func: c.need("PyMethodObject", "im_func")?,
             method_self: c.need("PyMethodObject", "im_self")?,
             function_name: c.need("PyFunctionObject", "func_name")?,
-            function_code: c.need("PyFunctionObject", "func_code")?,
             cell_ref: c.need("PyCellObject", "ob_ref")?,
             module_dict: match c.opt("PyModuleObject", "md_dict") {
                 Some(at) => at,
                 // first field after the header; the struct is private to C files and absent where only headers were had
                 None => c.size("PyObject")?,
             },
-            weakref_object: c.opt("PyWeakReference", "wr_object"),
             gen_frame: c.opt("PyGenObject", "gi_frame"),
             gen_iframe: c.opt("PyGenObject", "gi_iframe"),
             gen_state: c.opt("PyGenObject", "gi_frame_state"),
+            gen_suspended: c.table.numbers("gen_suspended").iter().filter_map(|n| u8::try_from(*n).ok()).collect(),
             gil,
+            locks: LockOffsets::choose(c.table, &c.subject),
+            with: with_offsets(c.table),
         })
+    }
+}
+
+/// What the `with` technique needs of the constants.
+fn with_offsets(table: &Table) -> WithOffsets {
+    let opcode = |name: &str| table.number(name).and_then(|n| u8::try_from(n).ok());
+    WithOffsets {
+        except_start: opcode("WITH_EXCEPT_START"),
+        jumps: table.numbers("jump_backward_all_forms").iter().filter_map(|n| u8::try_from(*n).ok()).collect(),
+        jump_cache: table.number("jump_backward_cache_units").and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
+        extended_arg: opcode("EXTENDED_ARG"),
+        // the special-method lookup of 3.14 puts the unbound method and the manager on the stack
+        pair: opcode("LOAD_SPECIAL").is_some(),
+        block_type: table.number("SETUP_FINALLY").and_then(|n| i32::try_from(n).ok()),
+        setup_with: opcode("SETUP_WITH"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Interpreters and their thread states.
 
-use super::objects::{Objects, byte_in, int_in, word_in};
+use super::objects::{Objects, byte_in, word_in};
 use super::offsets::{FrameRoot, Offsets};
 use crate::memory::{MemoryExt, ReadError, WalkEnd, walk};
 use crate::units::Addr;
@@ -38,14 +38,10 @@ pub(super) struct PyThread {
     pub native: Option<u64>,
     /// Its newest frame.
     pub frame: Addr,
-    /// Detached 0, attached 1, suspended 2…; since 3.13.
-    pub state: Option<i32>,
     /// Whether it says that it holds the GIL; since 3.13.
     pub holds_gil: Option<bool>,
     /// Whether it is the one `PyGILState_Ensure` finds on its thread; since 3.12.
     pub bound_gilstate: Option<bool>,
-    /// Nested `PyGILState_Ensure` calls; 0 in a foreign thread still waiting for its first GIL.
-    pub counter: Option<i32>,
 }
 
 /// Why the runtime is not believed.
@@ -127,7 +123,6 @@ fn read_threads(objects: &Objects<'_>, interp: Addr, first: Addr) -> Result<(Vec
 }
 
 fn read_thread(o: &Offsets, at: Addr, blob: &[u8]) -> PyThread {
-    let int = |f: Option<u64>| f.and_then(|f| int_in(blob, f));
     let bit = |f: Option<crate::layout::Field>| {
         let f = f?;
         let byte = byte_in(blob, f.offset)?;
@@ -144,10 +139,8 @@ fn read_thread(o: &Offsets, at: Addr, blob: &[u8]) -> PyThread {
         pthread: word_in(blob, o.tstate_thread_id).unwrap_or(0),
         native: o.tstate_native_id.and_then(|f| word_in(blob, f)),
         frame: Addr(word_in(blob, root).unwrap_or(0)),
-        state: int(o.tstate_state),
         holds_gil: bit(o.tstate_holds_gil),
         bound_gilstate: bit(o.tstate_bound_gilstate),
-        counter: int(o.tstate_counter),
     }
 }
 

@@ -59,6 +59,9 @@ STRUCT = {"cond", "mutex", "switch_cond", "switch_mutex", "f_blockstack", "f_loc
           "platform_sem", "root", "_gil", "_initial_thread", "_main_interpreter", "interpreters.mutex", "qsbr", "mimalloc",
           "brc", "freelists", "gc", "base", "_cs_base", "task_node", "f_frame_data", "root_cframe", "ob_base", "d_common"}
 
+# values of PyGenObject.gi_frame_state, as bytes, that mean suspended (enum _frameState of pycore_frame.h)
+GEN_SUSPENDED = {"3.11": [255], "3.12": [255], "3.13": [254, 255], "3.14": [254, 255], "3.15": [1, 2, 3]}
+
 
 def kind(struct, field, fields):
     """The schema's type of a field; None for a struct inside a struct, whose own fields stand in the table."""
@@ -87,9 +90,31 @@ def struct_text(name, size, fields, source, applies):
     return f'[[struct]]\nname = "{name}"\n{when}size = {size}\nsource = "{source}"\n[struct.fields]\n{body}\n'
 
 
+def derive(given):
+    """Adds to a free-threaded table that came from headers the structs private to C files: the GIL build's, moved by the
+    larger object header where the struct begins with one (so in 3.13, where both were measured)."""
+    shift = given["constants"].get("header_shift")
+    model = given.get("model")
+    if not shift or not model:
+        return
+    for name in ("lockobject", "rlockobject", "buffered", "SemLockObject", "simplequeueobject", "PyThreadHandleObject"):
+        if name not in given["structs"] and name in model:
+            fields = {f: at + shift for f, at in model[name]["fields"].items() if f != "ob_base"}
+            given["structs"][name] = {"size": model[name]["size"] + shift, "fields": fields}
+            given.setdefault("derived", []).append(name)
+    for name in ("ThreadHandle", "wait_entry", "mutex_entry"):
+        if name not in given["structs"] and name in model:
+            given["structs"][name] = model[name]
+            given.setdefault("derived", []).append(name)
+
+
 def main(directory):
     for table, files in TABLES.items():
         given = [json.loads((directory / f"{f}.json").read_text()) for f in files]
+        model = directory / f"{table.rstrip('t')}.json"
+        if table.endswith("t") and model.exists():
+            for g in given:
+                g["model"] = json.loads(model.read_text())["structs"]
         version, build = table.rstrip("t"), "free-threaded" if table.endswith("t") else "gil"
         newest = given[-1]
         source = "; ".join(f'{g["about"]["interpreter"]}: {g["about"]["derived_by"].split(":")[0]}' for g in given)
@@ -99,9 +124,16 @@ def main(directory):
         for key in ("line_table", "jump_backward_all_forms", "jump_backward_cache_units", "stackref_tag_mask", "PyThread_type_lock"):
             if key in constants:
                 text.append(f"{key} = {json.dumps(constants[key])}")
+        if version in GEN_SUSPENDED:
+            text.append(f"gen_suspended = {GEN_SUSPENDED[version]}")
         for key, value in sorted(constants.get("opcodes", {}).items()):
             text.append(f"{key} = {value}")
+        # EXTENDED_ARG is 144 in every version up to 3.12; the offset files name it where they need it
+        if version in ("3.8", "3.9", "3.10", "3.11"):
+            text.append("EXTENDED_ARG = 144")
         text.append("")
+        for g in given:
+            derive(g)
         names = []
         for g in given:
             names += [n for n in g["structs"] if n not in names]
@@ -116,7 +148,10 @@ def main(directory):
                 about = given[i]["about"]
                 what = about["interpreter"].split(" built")[0].split(" (")[0]
                 c_name = about["structs"].get(name, name)
-                how = "headers compiled" if about["derived_by"].startswith("headers") else "DWARF"
+                if name in given[i].get("derived", []):
+                    how = "the GIL build's, moved by the larger object header where it begins with one"
+                else:
+                    how = "headers compiled" if about["derived_by"].startswith("headers") else "DWARF"
                 text.append(struct_text(name, s["size"], s["fields"], f"`{c_name}` of {what}: {how}", applies))
         (HERE / f"{table}.toml").write_text("\n".join(text))
 

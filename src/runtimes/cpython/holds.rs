@@ -1,0 +1,134 @@
+//! Who holds Python locks: by the `with` blocks their frames are inside of, and by the owners locks record.
+
+use super::code::Codes;
+use super::frames::read_frame;
+use super::locks::{Lock, LockKind};
+use super::objects::Objects;
+use super::place::Framed;
+use super::with_blocks::{Block, WithBlocks};
+use crate::units::Addr;
+
+/// A lock a thread is inside the `with` block of.
+#[derive(Clone, Debug)]
+pub(super) struct Witnessed {
+    /// Index into the snapshot's threads.
+    pub thread: usize,
+    pub lock: Lock,
+    /// Index of the frame with the `with` statement.
+    pub frame: usize,
+    /// The line of that statement.
+    pub line: Option<u32>,
+    /// How the lock was reached from the manager, where it is not the manager itself: `Condition`, `@contextmanager f`.
+    pub via: Option<String>,
+}
+
+/// Managers inside managers followed at most.
+const MAX_DEPTH: usize = 8;
+
+/// Reads the `with` blocks of all stacks.
+pub(super) struct Holds<'a> {
+    objects: &'a Objects<'a>,
+    blocks: WithBlocks,
+}
+
+impl<'a> Holds<'a> {
+    pub(super) fn new(objects: &'a Objects<'a>) -> Holds<'a> {
+        Holds { objects, blocks: WithBlocks::default() }
+    }
+
+    /// Every lock that a frame of a thread proves to hold, each once per thread with its outermost taking.
+    pub(super) fn witnessed<'f>(
+        &self,
+        stacks: impl Iterator<Item = (usize, &'f [Framed])>,
+        codes: &mut Codes,
+    ) -> Vec<Witnessed> {
+        let mut out = Vec::new();
+        for (thread, frames) in stacks {
+            let mut mine: Vec<Witnessed> = Vec::new();
+            for (i, framed) in frames.iter().enumerate() {
+                let Some(code) = &framed.code else { continue };
+                for block in self.blocks.of(self.objects, &framed.frame, code) {
+                    let inner = frames.get(..i).unwrap_or_default();
+                    self.follow(block.manager, inner, codes, 0, &mut |lock, via| {
+                        mine.push(Witnessed { thread, lock, frame: i, line: block.line, via });
+                    });
+                }
+            }
+            // a recursive lock is taken where it was taken first
+            mine.sort_by_key(|w| (w.lock.addr, std::cmp::Reverse(w.frame)));
+            mine.dedup_by_key(|w| w.lock.addr);
+            out.extend(mine);
+        }
+        out
+    }
+
+    /// Gives `found` the locks that a manager holds while its block is entered. `inner` are the thread's frames inside it.
+    fn follow(
+        &self,
+        manager: Addr,
+        inner: &[Framed],
+        codes: &mut Codes,
+        depth: usize,
+        found: &mut dyn FnMut(Lock, Option<String>),
+    ) {
+        let o = self.objects;
+        if let Some(lock) = o.lock(manager) {
+            if lock.locked && matches!(lock.kind, LockKind::Lock | LockKind::RLock | LockKind::SemLock) {
+                found(lock, None);
+            }
+            return;
+        }
+        let Some(kind) = o.type_of(manager) else { return };
+        if depth >= MAX_DEPTH {
+            return;
+        }
+        match kind.name.as_str() {
+            // Condition.wait lets go of the lock though the block is still entered
+            "Condition" if !inner.iter().any(|f| waits_on(o, f, manager)) => {
+                if let Some(lock) = o.attribute(manager, "_lock").and_then(|l| o.lock(l)).filter(|l| l.locked) {
+                    found(lock, Some("a Condition".to_owned()));
+                }
+            }
+            "_GeneratorContextManager" | "_AsyncGeneratorContextManager" => {
+                let Some((framed, name)) = o.attribute(manager, "gen").and_then(|g| self.suspended(g, codes)) else {
+                    return;
+                };
+                let Some(code) = framed.code.clone() else { return };
+                for Block { manager, .. } in self.blocks.of(o, &framed.frame, &code) {
+                    self.follow(manager, inner, codes, depth + 1, &mut |lock, via| {
+                        let via = via.map(|v| format!(", {v}")).unwrap_or_default();
+                        found(lock, Some(format!("the context manager {name}{via}")));
+                    });
+                }
+            }
+            _ => {
+                if let Some(lock) = o.attribute(manager, "_semlock").and_then(|l| o.lock(l)).filter(|l| l.locked) {
+                    found(lock, None);
+                }
+            }
+        }
+    }
+
+    /// The frame of a generator that is suspended, and the generator's name.
+    fn suspended(&self, generator: Addr, codes: &mut Codes) -> Option<(Framed, String)> {
+        let o = self.objects;
+        let at = match (o.o.gen_iframe, o.o.gen_frame) {
+            (Some(embedded), _) => {
+                let state = o.byte(generator, o.o.gen_state?).ok()?;
+                o.o.gen_suspended.contains(&state).then_some(())?;
+                generator.checked_add(embedded)?
+            }
+            (None, Some(pointer)) => o.addr(generator, pointer).ok().filter(|a| !a.is_null())?,
+            (None, None) => return None,
+        };
+        let (frame, _) = read_frame(o, at).ok()?;
+        let code = codes.load_one(o, frame.code)?;
+        let name = code.function.clone();
+        Some((Framed { frame, code: Some(code) }, name))
+    }
+}
+
+/// Whether a frame is `Condition.wait` of this condition.
+fn waits_on(objects: &Objects<'_>, framed: &Framed, condition: Addr) -> bool {
+    framed.is("threading.py", "wait") && framed.first_argument(objects) == Some(condition)
+}

@@ -1,0 +1,255 @@
+//! Python locks as facts: who waits for which, who holds which, and what they are called.
+
+use super::facts::Telling;
+use super::holds::Witnessed;
+use super::locks::{Lock, LockKind, Sleep};
+use super::waits::{PyWait, Wanted};
+use crate::facts::{
+    Certainty, Evidence, Facts, GilRole, Hold, Holder, Mode, Reentrancy, Resource, ResourceId, ResourceKind, Timeout,
+    Wait, Wakers,
+};
+use crate::units::{Addr, FrameIx};
+use std::collections::BTreeMap;
+
+impl Telling<'_> {
+    /// Tells of every lock that a thread waits for or proves to hold.
+    pub(super) fn tell_locks(&self, roles: &BTreeMap<usize, GilRole>, facts: &mut Facts) {
+        let mut locks: BTreeMap<Addr, Lock> = BTreeMap::new();
+        for w in &self.scene.witnessed {
+            locks.insert(w.lock.addr, w.lock.clone());
+        }
+        let mut told: Vec<ResourceId> = Vec::new();
+        for (index, wait) in &self.scene.waits {
+            if roles.get(index) == Some(&GilRole::Waits) {
+                continue;
+            }
+            let Some(on) = self.wanted(wait, &mut locks, &mut told, facts) else { continue };
+            facts.waits.push(self.wait(*index, wait, on));
+        }
+        for lock in locks.values() {
+            self.tell_lock(lock, facts);
+        }
+    }
+
+    fn wait(&self, index: usize, wait: &PyWait, on: ResourceId) -> Wait {
+        let natives = self.natives.get(&index);
+        // the loop that runs the program's own frame; without merged stacks the innermost there is
+        let frame = natives
+            .and_then(|n| n.get(wait.frame).copied().flatten())
+            .or_else(|| self.innermost_loop(index))
+            .unwrap_or(FrameIx(0));
+        Wait {
+            thread: self.thread(index),
+            on,
+            mode: match wait.wanted {
+                Wanted::Signal { .. } => Mode::Any,
+                _ => Mode::Exclusive,
+            },
+            timeout: if wait.timeout { Timeout::Some } else { Timeout::None },
+            frame,
+            managed_frame: u32::try_from(wait.frame).ok(),
+            evidence: wait.evidence.iter().map(|e| Evidence::new(e.as_str())).collect(),
+        }
+    }
+
+    /// The resource of a wait; tells of those that are no lock objects.
+    fn wanted(
+        &self,
+        wait: &PyWait,
+        locks: &mut BTreeMap<Addr, Lock>,
+        told: &mut Vec<ResourceId>,
+        facts: &mut Facts,
+    ) -> Option<ResourceId> {
+        let at = |a: Addr| ResourceId::At(self.view.process, a);
+        match &wait.wanted {
+            Wanted::Lock(lock) => {
+                locks.entry(lock.addr).or_insert_with(|| lock.clone());
+                Some(self.id_of(lock))
+            }
+            Wanted::Signal { kind, object, type_name } => {
+                let id = at(*object);
+                if !told.contains(&id) {
+                    told.push(id);
+                    let name = match self.scene.names.get(object) {
+                        Some(name) => format!("{type_name} {name}"),
+                        None => type_name.clone(),
+                    };
+                    facts.resources.push(Resource {
+                        id,
+                        kind: *kind,
+                        name: Some(name),
+                        address: Some(*object),
+                        reentrancy: Reentrancy::Unknown,
+                        wakers: Wakers::AnyThread,
+                        idle: !matches!(kind, ResourceKind::PythonFuture | ResourceKind::PythonBarrier),
+                    });
+                }
+                Some(id)
+            }
+            Wanted::ThreadEnd { ident } => {
+                let index = self.scene.places.by_ident(*ident)?;
+                let id = ResourceId::ThreadExit(self.thread(index));
+                if !told.contains(&id) {
+                    told.push(id);
+                    facts.resources.push(Resource {
+                        id,
+                        kind: ResourceKind::PythonThread,
+                        name: Some(match self.name_of_thread(index) {
+                            Some(name) => format!("the end of thread {} \"{name}\"", self.tid(index)),
+                            None => format!("the end of thread {}", self.tid(index)),
+                        }),
+                        address: None,
+                        reentrancy: Reentrancy::Plain,
+                        wakers: Wakers::Holders,
+                        idle: false,
+                    });
+                    facts.holds.push(Hold {
+                        holder: Holder::Thread(self.thread(index)),
+                        of: id,
+                        mode: Mode::Exclusive,
+                        certainty: Certainty::Recorded,
+                        taken_at: None,
+                        taken_at_managed: None,
+                        evidence: vec![Evidence::new(format!(
+                            "the joined Thread's ident {ident:#x} is the pthread of thread {}",
+                            self.tid(index)
+                        ))],
+                    });
+                }
+                Some(id)
+            }
+            Wanted::Import { lock, module, owner } => {
+                let id = at(*lock);
+                if !told.contains(&id) {
+                    told.push(id);
+                    self.tell_import(id, *lock, module.as_deref(), *owner, facts);
+                }
+                Some(id)
+            }
+        }
+    }
+
+    fn tell_import(&self, id: ResourceId, lock: Addr, module: Option<&str>, owner: Option<u64>, facts: &mut Facts) {
+        facts.resources.push(Resource {
+            id,
+            kind: ResourceKind::PythonImportLock,
+            name: module.map(|m| format!("import lock of {m}")),
+            address: Some(lock),
+            reentrancy: Reentrancy::Recursive,
+            wakers: Wakers::Holders,
+            idle: false,
+        });
+        let Some(index) = owner.and_then(|o| self.scene.places.by_ident(o)) else { return };
+        let taken_at =
+            self.scene.stacks.get(&index).and_then(|s| {
+                s.frames.iter().position(|f| f.code.as_ref().is_some_and(|c| c.name == "_find_and_load"))
+            });
+        facts.holds.push(Hold {
+            holder: Holder::Thread(self.thread(index)),
+            of: id,
+            mode: Mode::Exclusive,
+            certainty: Certainty::Recorded,
+            taken_at: None,
+            taken_at_managed: taken_at.and_then(|i| u32::try_from(i).ok()),
+            evidence: vec![Evidence::new(format!("_ModuleLock.owner is the ident of thread {}", self.tid(index)))],
+        });
+    }
+
+    /// Shared memory is named by its file, so that two processes meet.
+    fn id_of(&self, lock: &Lock) -> ResourceId {
+        if let (LockKind::SemLock, Some(Sleep::Semaphore(sem))) = (lock.kind, lock.sleep)
+            && let Some(m) = self.view.snapshot.mapping_at(sem)
+            && m.permissions.shared
+            && m.inode != 0
+        {
+            let offset = m.offset.wrapping_add(sem.0.wrapping_sub(m.start.0));
+            return ResourceId::Shared { device: m.device, inode: m.inode, offset };
+        }
+        ResourceId::At(self.view.process, lock.addr)
+    }
+
+    fn tell_lock(&self, lock: &Lock, facts: &mut Facts) {
+        let id = self.id_of(lock);
+        let name = match (self.scene.names.get(&lock.addr), lock.kind) {
+            (Some(name), _) => name.clone(),
+            (None, _) => lock.type_name.to_owned(),
+        };
+        facts.resources.push(Resource {
+            id,
+            kind: match lock.kind {
+                LockKind::Lock => ResourceKind::PythonLock,
+                LockKind::RLock => ResourceKind::PythonRlock,
+                LockKind::Buffered => ResourceKind::PythonIoLock,
+                LockKind::SemLock => ResourceKind::PythonLock,
+                LockKind::SimpleQueue => ResourceKind::PythonQueue,
+            },
+            name: Some(name),
+            address: Some(lock.addr),
+            reentrancy: match lock.kind {
+                LockKind::Lock => Reentrancy::Plain,
+                LockKind::RLock => Reentrancy::Recursive,
+                // a thread that enters it again gets an error, not a hang
+                LockKind::Buffered => Reentrancy::Recursive,
+                LockKind::SemLock | LockKind::SimpleQueue => Reentrancy::Unknown,
+            },
+            wakers: if lock.kind == LockKind::SimpleQueue { Wakers::AnyThread } else { Wakers::Holders },
+            idle: lock.kind == LockKind::SimpleQueue,
+        });
+        let blocks: Vec<&Witnessed> = self.scene.witnessed.iter().filter(|w| w.lock.addr == lock.addr).collect();
+        match lock.owner {
+            Some(ident) => facts.holds.extend(self.recorded(lock, id, ident, &blocks)),
+            None if lock.locked => facts.holds.extend(blocks.iter().map(|w| self.by_block(w, id))),
+            None => {}
+        }
+    }
+
+    /// A hold that the lock itself records.
+    fn recorded(&self, lock: &Lock, id: ResourceId, ident: u64, blocks: &[&Witnessed]) -> Option<Hold> {
+        let index = self.scene.places.by_ident(ident)?;
+        let block = blocks.iter().find(|w| w.thread == index);
+        let mut evidence = vec![Evidence::new(format!(
+            "the owner field of the {} at {} is {ident:#x}, the ident of thread {}",
+            lock.type_name,
+            lock.addr,
+            self.tid(index)
+        ))];
+        evidence.extend(block.map(|w| self.block_evidence(w)));
+        Some(Hold {
+            holder: Holder::Thread(self.thread(index)),
+            of: id,
+            mode: Mode::Exclusive,
+            certainty: Certainty::Recorded,
+            taken_at: None,
+            taken_at_managed: block.and_then(|w| u32::try_from(w.frame).ok()),
+            evidence,
+        })
+    }
+
+    /// A hold that the holder's own stack proves.
+    fn by_block(&self, w: &Witnessed, id: ResourceId) -> Hold {
+        Hold {
+            holder: Holder::Thread(self.thread(w.thread)),
+            of: id,
+            mode: Mode::Exclusive,
+            certainty: Certainty::Witnessed,
+            taken_at: None,
+            taken_at_managed: u32::try_from(w.frame).ok(),
+            evidence: vec![self.block_evidence(w)],
+        }
+    }
+
+    fn block_evidence(&self, w: &Witnessed) -> Evidence {
+        let framed = self.scene.stacks.get(&w.thread).and_then(|s| s.frames.get(w.frame));
+        let code = framed.and_then(|f| f.code.as_ref());
+        let function = code.map_or("?", |c| c.function.as_str());
+        let place = match (code, w.line) {
+            (Some(code), Some(line)) => format!(" at {}:{line}", code.file_name()),
+            _ => String::new(),
+        };
+        let via = w.via.as_ref().map(|v| format!(", through {v}")).unwrap_or_default();
+        Evidence::new(format!(
+            "thread {} is inside the `with` block of {function}{place}: its value stack keeps the lock's exit method{via}",
+            self.tid(w.thread)
+        ))
+    }
+}

@@ -1,0 +1,136 @@
+//! What a person calls an object: a module's global, an attribute of a class or an instance, a local variable.
+//!
+//! Looked for in the frames of those who hold it and wait for it; never makes or breaks a fact.
+
+use super::objects::{Objects, words_of};
+use super::offsets::FrameLayout;
+use super::place::{Framed, PyStack};
+use crate::memory::MemoryExt;
+use crate::units::Addr;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// Frames of one stack whose variables are looked at, newest first.
+const MAX_FRAMES: usize = 48;
+/// Locals of one frame whose attributes are looked at.
+const MAX_LOCALS: usize = 24;
+/// Classes of one object's line looked at.
+const MAX_CLASSES: usize = 16;
+/// Bytes of an instance searched for slots.
+const MAX_INSTANCE: u64 = 4096;
+
+type Entries = Rc<Vec<(Addr, Addr)>>;
+
+/// Finds names; dicts are read once.
+pub(super) struct Names<'a> {
+    objects: &'a Objects<'a>,
+    dicts: RefCell<HashMap<Addr, Entries>>,
+}
+
+impl<'a> Names<'a> {
+    pub(super) fn new(objects: &'a Objects<'a>) -> Names<'a> {
+        Names { objects, dicts: RefCell::default() }
+    }
+
+    /// The best name of `target` that the variables of these stacks give.
+    pub(super) fn find(&self, target: Addr, stacks: &[&PyStack<'_>]) -> Option<String> {
+        let frames = || stacks.iter().flat_map(|s| s.frames.iter().take(MAX_FRAMES));
+        frames()
+            .find_map(|f| self.global(f, target))
+            .or_else(|| frames().find_map(|f| self.attribute_of_local(f, target)))
+            .or_else(|| frames().find_map(|f| self.local(f, target)))
+    }
+
+    fn entries(&self, dict: Addr) -> Entries {
+        if let Some(known) = self.dicts.borrow().get(&dict) {
+            return Rc::clone(known);
+        }
+        let read: Entries = Rc::new(self.objects.dict(dict).unwrap_or_default());
+        self.dicts.borrow_mut().insert(dict, Rc::clone(&read));
+        read
+    }
+
+    fn key_of(&self, dict: Addr, target: Addr) -> Option<String> {
+        let key = self.entries(dict).iter().find(|(_, v)| *v == target).map(|(k, _)| *k)?;
+        self.objects.string(key).ok()
+    }
+
+    /// `torch.cuda._initialization_lock`.
+    fn global(&self, framed: &Framed, target: Addr) -> Option<String> {
+        let o = self.objects;
+        let at = match &o.o.frame {
+            FrameLayout::Object(f) => f.globals,
+            FrameLayout::Inline(f) => f.globals,
+        };
+        let globals = o.addr(framed.frame.addr, at).ok().filter(|g| !g.is_null())?;
+        let name = self.key_of(globals, target)?;
+        let module = self.entries(globals).iter().find(|(k, _)| o.string_is(*k, "__name__")).map(|(_, v)| *v);
+        match module.and_then(|m| o.string(m).ok()) {
+            Some(module) => Some(format!("{module}.{name}")),
+            None => Some(name),
+        }
+    }
+
+    /// `Session._lock (Session at 0x…)`, or `Session._lock` for an attribute of the class.
+    fn attribute_of_local(&self, framed: &Framed, target: Addr) -> Option<String> {
+        let o = self.objects;
+        let code = framed.code.as_ref()?;
+        o.locals(&framed.frame, code).into_iter().take(MAX_LOCALS).find_map(|(_, object)| {
+            let class = o.type_of(object)?;
+            if let Some(attribute) = self.instance_attribute(object, target) {
+                return Some(format!("{}.{attribute} ({} at {object})", short(&class.name), short(&class.name)));
+            }
+            let classes = if class.name == "type" { vec![object] } else { self.line_of(class.addr) };
+            classes.into_iter().find_map(|c| {
+                let attribute = self.key_of(o.addr(c, o.o.type_dict).ok().filter(|d| !d.is_null())?, target)?;
+                let name = o.read_type(c).ok()?.name;
+                Some(format!("{}.{attribute}", short(&name)))
+            })
+        })
+    }
+
+    /// The attribute of one instance that is `target`: in its dict, its inline values, or a slot.
+    fn instance_attribute(&self, object: Addr, target: Addr) -> Option<String> {
+        let o = self.objects;
+        let kind = o.type_of(object)?;
+        let entries = o.attributes(object).unwrap_or_default();
+        if let Some((key, _)) = entries.into_iter().find(|(_, v)| *v == target) {
+            return o.string(key).ok();
+        }
+        let size = kind.basicsize.min(MAX_INSTANCE);
+        let bytes = o.memory.read_vec(object, usize::try_from(size).ok()?).ok()?;
+        let slot = words_of(&bytes).position(|w| w == target.0)? as u64 * 8;
+        self.line_of(kind.addr).into_iter().find_map(|c| {
+            let dict = o.addr(c, o.o.type_dict).ok().filter(|d| !d.is_null())?;
+            self.entries(dict).iter().find_map(|(key, descriptor)| {
+                let is_member = o.is(*descriptor, "member_descriptor");
+                // the PyMemberDef pointer stands where a method descriptor keeps its PyMethodDef; its offset is the third word
+                let member = is_member.then(|| o.addr(*descriptor, o.o.methoddescr_method).ok()).flatten()?;
+                (o.word(member, 16).ok()? == slot).then(|| o.string(*key).ok()).flatten()
+            })
+        })
+    }
+
+    /// A class and its bases, in the order attributes are looked up.
+    fn line_of(&self, class: Addr) -> Vec<Addr> {
+        let o = self.objects;
+        let line = o.addr(class, o.o.type_mro).ok().filter(|m| !m.is_null()).and_then(|m| o.tuple(m).ok());
+        let mut line = line.unwrap_or_else(|| vec![class]);
+        line.truncate(MAX_CLASSES);
+        line
+    }
+
+    /// `lock (local of worker)`.
+    fn local(&self, framed: &Framed, target: Addr) -> Option<String> {
+        let code = framed.code.as_ref()?;
+        let locals = self.objects.locals(&framed.frame, code);
+        let (name, _) = locals.into_iter().find(|(_, v)| *v == target)?;
+        Some(format!("{name} (local of {})", code.function))
+    }
+}
+
+/// A class name without its module.
+fn short(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
+}

@@ -1,0 +1,132 @@
+//! Which thread of the process each thread state runs on, and the Python stack of each thread.
+
+use super::census::Census;
+use super::code::Code;
+use super::frames::PyFrame;
+use super::objects::Objects;
+use super::threads::PyThread;
+use crate::target::ThreadState;
+use crate::units::Addr;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+/// A thread state, its interpreter, and the thread it runs on.
+#[derive(Clone, Copy)]
+pub(super) struct Placed<'a> {
+    /// Index into the census's interpreters.
+    pub interpreter: usize,
+    pub thread: &'a PyThread,
+    /// Index into the snapshot's threads.
+    pub index: usize,
+}
+
+/// Every thread state that could be placed, and how many of each interpreter could not.
+pub(super) struct Places<'a> {
+    pub placed: Vec<Placed<'a>>,
+    pub lost: Vec<usize>,
+    by_pthread: HashMap<u64, usize>,
+}
+
+/// Offset of `tid` in glibc's `struct pthread` on x86-64 (2.17 to 2.43), for threads whose registers are not known.
+const PTHREAD_TID: u64 = 0x2d0;
+
+impl<'a> Places<'a> {
+    /// Finds the thread of each thread state: by `pthread_t`, which survives a fork, then by the kernel's id.
+    pub(super) fn find(objects: &Objects<'_>, census: &'a Census, threads: &[ThreadState]) -> Places<'a> {
+        let by_tid: HashMap<u64, usize> =
+            threads.iter().enumerate().filter_map(|(i, t)| Some((u64::try_from(t.tid.0).ok()?, i))).collect();
+        let mut by_pthread: HashMap<u64, usize> = threads
+            .iter()
+            .enumerate()
+            .filter_map(|(i, t)| Some((t.registers.as_ref()?.tls_base.filter(|b| *b != 0)?, i)))
+            .collect();
+        let mut placed = Vec::new();
+        let mut lost = vec![0; census.interpreters.len()];
+        for (n, interpreter) in census.interpreters.iter().enumerate() {
+            for thread in &interpreter.threads {
+                let kernel = || {
+                    let tid = match thread.native {
+                        Some(tid) => tid,
+                        None => u64::try_from(objects.int32(Addr(thread.pthread), PTHREAD_TID).ok()?).ok()?,
+                    };
+                    by_tid.get(&tid).copied()
+                };
+                let index = by_pthread.get(&thread.pthread).copied().or_else(kernel);
+                match index {
+                    Some(index) => {
+                        by_pthread.entry(thread.pthread).or_insert(index);
+                        placed.push(Placed { interpreter: n, thread, index });
+                    }
+                    // 0: not bound to a thread yet
+                    None if thread.pthread == 0 => {}
+                    None => {
+                        if let Some(lost) = lost.get_mut(n) {
+                            *lost += 1;
+                        }
+                    }
+                }
+            }
+        }
+        Places { placed, lost, by_pthread }
+    }
+
+    /// The thread whose `threading.get_ident()` is this.
+    pub(super) fn by_ident(&self, ident: u64) -> Option<usize> {
+        self.by_pthread.get(&ident).copied()
+    }
+
+    /// The Python frames of each thread that has any, shims left out, newest first.
+    pub(super) fn stacks(&self, census: &Census) -> BTreeMap<usize, PyStack<'a>> {
+        let mut out: BTreeMap<usize, PyStack<'a>> = BTreeMap::new();
+        for p in &self.placed {
+            out.entry(p.index).or_default().states.push(*p);
+        }
+        let codes = census.codes.borrow();
+        for stack in out.values_mut() {
+            // one thread inside a subinterpreter has two: the inner one is what PyGILState_Ensure would find
+            stack.states.sort_by_key(|p| (p.thread.bound_gilstate != Some(true), p.interpreter));
+            for p in &stack.states {
+                let Some(chain) = census.chains.get(&p.thread.addr) else { continue };
+                stack.raw.extend(&chain.frames);
+            }
+            stack.frames = stack
+                .raw
+                .iter()
+                .filter(|f| !f.shim)
+                .map(|f| Framed { frame: *f, code: codes.find(f.code).cloned() })
+                .collect();
+        }
+        out
+    }
+}
+
+/// One thread's Python stack.
+#[derive(Default)]
+pub(super) struct PyStack<'a> {
+    /// Its thread states, the inner one first.
+    pub states: Vec<Placed<'a>>,
+    /// Its frames with the shims.
+    pub raw: Vec<PyFrame>,
+    /// Its frames, newest first; in the order of the managed thread's frames.
+    pub frames: Vec<Framed>,
+}
+
+/// A Python frame and its code object, where that could be read.
+#[derive(Clone)]
+pub(super) struct Framed {
+    pub frame: PyFrame,
+    pub code: Option<Rc<Code>>,
+}
+
+impl Framed {
+    /// Whether it executes the function `name` of a file with this last part: `threading.py`.
+    pub(super) fn is(&self, file: &str, name: &str) -> bool {
+        self.code.as_ref().is_some_and(|c| c.name == name && c.file_name() == file)
+    }
+
+    /// Its first argument: `self`, in a method.
+    pub(super) fn first_argument(&self, objects: &Objects<'_>) -> Option<Addr> {
+        let code = self.code.as_ref()?;
+        objects.local(&self.frame, code, 0).or_else(|| objects.first_argument_in_cell(&self.frame, code))
+    }
+}

@@ -1,0 +1,94 @@
+//! Who runs where, holds what and waits for what: everything of Python's side, before native stacks are known.
+
+use super::census::Census;
+use super::holds::{Holds, Witnessed};
+use super::names::Names;
+use super::objects::Objects;
+use super::place::{Framed, Places, PyStack};
+use super::waits::{PyWait, Wanted, wait_of};
+use crate::target::ThreadState;
+use crate::units::Addr;
+use std::collections::{BTreeMap, HashMap};
+
+/// What is seen of one CPython.
+pub(super) struct Scene<'a> {
+    pub places: Places<'a>,
+    /// By index into the snapshot's threads.
+    pub stacks: BTreeMap<usize, PyStack<'a>>,
+    pub witnessed: Vec<Witnessed>,
+    /// By index into the snapshot's threads.
+    pub waits: BTreeMap<usize, PyWait>,
+    /// Names of the objects held and waited for.
+    pub names: HashMap<Addr, String>,
+}
+
+/// Waiters of one object whose variables are searched for its name.
+const MAX_NAMERS: usize = 4;
+
+impl<'a> Scene<'a> {
+    /// Looks at the threads of an instant.
+    pub(super) fn look(objects: &Objects<'_>, census: &'a Census, threads: &[ThreadState]) -> Scene<'a> {
+        let places = Places::find(objects, census, threads);
+        let stacks = places.stacks(census);
+        let mut codes = census.codes.borrow_mut();
+        let witnessed =
+            Holds::new(objects).witnessed(stacks.iter().map(|(i, s)| (*i, s.frames.as_slice())), &mut codes);
+        drop(codes);
+        let waits: BTreeMap<usize, PyWait> =
+            stacks.iter().filter_map(|(i, stack)| Some((*i, wait_of(objects, threads.get(*i)?, stack)?))).collect();
+        let names = name_all(objects, &stacks, &witnessed, &waits);
+        Scene { places, stacks, witnessed, waits, names }
+    }
+}
+
+fn name_all(
+    objects: &Objects<'_>,
+    stacks: &BTreeMap<usize, PyStack<'_>>,
+    witnessed: &[Witnessed],
+    waits: &BTreeMap<usize, PyWait>,
+) -> HashMap<Addr, String> {
+    let mut who: BTreeMap<Addr, Vec<usize>> = BTreeMap::new();
+    for w in witnessed {
+        who.entry(w.lock.addr).or_default().push(w.thread);
+    }
+    for (thread, wait) in waits {
+        let object = match &wait.wanted {
+            Wanted::Lock(lock) => lock.addr,
+            Wanted::Signal { object, .. } => *object,
+            Wanted::ThreadEnd { .. } | Wanted::Import { .. } => continue,
+        };
+        let namers = who.entry(object).or_default();
+        if namers.len() < MAX_NAMERS {
+            namers.push(*thread);
+        }
+    }
+    let names = Names::new(objects);
+    who.into_iter()
+        .filter_map(|(object, threads)| {
+            let stacks: Vec<_> = threads.iter().filter_map(|t| stacks.get(t)).collect();
+            Some((object, names.find(object, &stacks)?))
+        })
+        .collect()
+}
+
+/// Touches what [`Scene::look`] will read, on a target whose threads are not known yet.
+pub(super) fn rehearse(objects: &Objects<'_>, census: &Census) {
+    let stacks: Vec<Vec<Framed>> = census
+        .chains
+        .values()
+        .map(|chain| {
+            let codes = census.codes.borrow();
+            let frames = chain.frames.iter().filter(|f| !f.shim);
+            frames.map(|f| Framed { frame: *f, code: codes.find(f.code).cloned() }).collect()
+        })
+        .collect();
+    let all = stacks.iter().enumerate().map(|(i, s)| (i, s.as_slice()));
+    Holds::new(objects).witnessed(all, &mut census.codes.borrow_mut());
+    for framed in stacks.iter().filter_map(|s| s.first()) {
+        let Some(code) = &framed.code else { continue };
+        for word in objects.stack_words(&framed.frame, code) {
+            objects.lock(word);
+        }
+        objects.locals(&framed.frame, code);
+    }
+}
