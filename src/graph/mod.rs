@@ -42,6 +42,8 @@ pub struct Graph {
     pub cycles: Vec<Vec<Step>>,
     /// Lines for the report: disputes, bounds that were hit.
     pub notes: Vec<String>,
+    /// Who waits for what, each list ascending.
+    waiters: BTreeMap<ResourceId, Vec<ThreadRef>>,
 }
 
 impl Graph {
@@ -80,7 +82,7 @@ impl Graph {
 
     /// The threads that wait for `id`, ascending.
     pub fn waiters(&self, id: ResourceId) -> impl Iterator<Item = ThreadRef> + '_ {
-        self.waits.values().filter(move |w| w.on == id).map(|w| w.thread)
+        self.waiters.get(&id).into_iter().flatten().copied()
     }
 
     /// What `thread` holds, in the order of the resources.
@@ -134,12 +136,14 @@ impl Graph {
                     Some(same) => {
                         same.frame = same.frame.max(wait.frame);
                         add_evidence(&mut same.evidence, &wait.evidence);
+                        same.managed_frame = wait.managed_frame.or(same.managed_frame);
                         same.timeout = firmer(same.timeout, wait.timeout);
                     }
                     None => kept.push(wait),
                 }
             }
             if let Some(top) = kept.pop() {
+                self.waiters.entry(top.on).or_default().push(thread);
                 self.waits.insert(thread, top);
             }
             if !kept.is_empty() {

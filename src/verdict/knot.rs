@@ -20,6 +20,12 @@ pub(super) struct Knot {
 /// The knots of a look, ordered by their first thread. Threads of `told` are stuck for a reason already found: they count
 /// as free here, since behind a proven cycle everything seems knotted.
 pub(super) fn find(look: &Look<'_>, told: &BTreeSet<ThreadRef>) -> Vec<Knot> {
+    // most runs have no thread that waits for a signal and is in somebody's way
+    let wanted: BTreeSet<ThreadRef> = look.graph.waits.keys().flat_map(|t| look.graph.blockers(*t)).collect();
+    let signalled = |t: &ThreadRef| look.graph.waits.get(t).is_some_and(|w| wakers(look, w) == Some(Wakers::AnyThread));
+    if !wanted.iter().any(signalled) {
+        return Vec::new();
+    }
     let stuck = stuck(look, told);
     let mut knots: Vec<Knot> = Vec::new();
     for (holder, wait) in &look.graph.waits {

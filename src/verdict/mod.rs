@@ -22,7 +22,7 @@ use crate::snapshot::Snapshot;
 use crate::units::{ThreadRef, Tid};
 use crate::unwind::Stack;
 use patterns::{Scene, Shape};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a verdict rests on: one instant of one or more processes, and what moved since an earlier one.
 #[derive(Clone, Copy)]
@@ -341,17 +341,22 @@ impl Verdict {
                 stuck.insert(*t, first.unwrap_or(*t));
             }
         }
-        loop {
-            let mut more: Vec<(ThreadRef, ThreadRef)> = Vec::new();
-            for t in look.graph.waits.keys().filter(|t| !stuck.contains_key(t)) {
-                if let Some(behind) = look.graph.blockers(*t).iter().find_map(|b| stuck.get(b)) {
-                    more.push((*t, *behind));
+        // who waits for whom, turned round: from the stuck ones outwards
+        let mut waiting: BTreeMap<ThreadRef, Vec<ThreadRef>> = BTreeMap::new();
+        for t in look.graph.waits.keys() {
+            for blocker in look.graph.blockers(*t) {
+                waiting.entry(blocker).or_default().push(*t);
+            }
+        }
+        let mut next: VecDeque<ThreadRef> = stuck.keys().copied().collect();
+        while let Some(t) = next.pop_front() {
+            let Some(behind) = stuck.get(&t).copied() else { continue };
+            for w in waiting.get(&t).into_iter().flatten() {
+                if !stuck.contains_key(w) {
+                    stuck.insert(*w, behind);
+                    next.push_back(*w);
                 }
             }
-            if more.is_empty() {
-                break;
-            }
-            stuck.extend(more);
         }
         self.blocked_behind =
             stuck.into_iter().filter(|(t, b)| t != b).map(|(thread, behind)| Behind { thread, behind }).collect();
