@@ -186,11 +186,19 @@ pub struct Hold {
     pub certainty: Certainty,
     /// The native frame of the holder that took it, where one shows: for *took it here*.
     pub taken_at: Option<FrameIx>,
-    /// The interpreter's frame that took it (index into the holder's [`ManagedThread::frames`]): the frame of the `with`
-    /// statement. Absent where none shows.
-    pub taken_at_managed: Option<u32>,
+    /// The interpreter's frame that took it: the frame of the `with` statement. Absent where none shows.
+    pub taken_at_managed: Option<TakenAt>,
     /// What it rests on.
     pub evidence: Vec<Evidence>,
+}
+
+/// Where interpreted code took something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TakenAt {
+    /// Index into the holder's [`ManagedThread::frames`].
+    pub frame: u32,
+    /// The line of the taking (the `with` statement), from 1. The frame itself may stand at a later one by now.
+    pub line: Option<u32>,
 }
 
 /// A frame of an interpreter.

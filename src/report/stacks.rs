@@ -35,7 +35,7 @@ impl Mark {
             label: name.map_or_else(|| "took it here".to_owned(), |n| format!("took {n}")),
             style: Style::Warn,
             native: hold.taken_at,
-            managed: hold.taken_at_managed,
+            managed: hold.taken_at_managed.map(|t| t.frame),
         })
     }
 

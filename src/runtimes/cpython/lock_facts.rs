@@ -5,8 +5,8 @@ use super::holds::Witnessed;
 use super::locks::{Lock, LockKind, Sleep};
 use super::waits::{PyWait, Wanted};
 use crate::facts::{
-    Certainty, Evidence, Facts, GilRole, Hold, Holder, Mode, Reentrancy, Resource, ResourceId, ResourceKind, Timeout,
-    Wait, Wakers,
+    Certainty, Evidence, Facts, GilRole, Hold, Holder, Mode, Reentrancy, Resource, ResourceId, ResourceKind, TakenAt,
+    Timeout, Wait, Wakers,
 };
 use crate::units::{Addr, FrameIx};
 use std::collections::BTreeMap;
@@ -150,7 +150,7 @@ impl Telling<'_> {
             mode: Mode::Exclusive,
             certainty: Certainty::Recorded,
             taken_at: None,
-            taken_at_managed: taken_at.and_then(|i| u32::try_from(i).ok()),
+            taken_at_managed: taken_at.and_then(|i| Some(TakenAt { frame: u32::try_from(i).ok()?, line: None })),
             evidence: vec![Evidence::new(format!("_ModuleLock.owner is the ident of thread {}", self.tid(index)))],
         });
     }
@@ -220,7 +220,7 @@ impl Telling<'_> {
             mode: Mode::Exclusive,
             certainty: Certainty::Recorded,
             taken_at: None,
-            taken_at_managed: block.and_then(|w| u32::try_from(w.frame).ok()),
+            taken_at_managed: block.and_then(|w| taken_at(w)),
             evidence,
         })
     }
@@ -233,7 +233,7 @@ impl Telling<'_> {
             mode: Mode::Exclusive,
             certainty: Certainty::Witnessed,
             taken_at: None,
-            taken_at_managed: u32::try_from(w.frame).ok(),
+            taken_at_managed: taken_at(w),
             evidence: vec![self.block_evidence(w)],
         }
     }
@@ -252,4 +252,8 @@ impl Telling<'_> {
             self.tid(w.thread)
         ))
     }
+}
+
+fn taken_at(w: &Witnessed) -> Option<TakenAt> {
+    Some(TakenAt { frame: u32::try_from(w.frame).ok()?, line: w.line })
 }

@@ -204,7 +204,8 @@ impl<'a> Scene<'a> {
     #[must_use]
     pub fn waiting_place(&self, t: ThreadRef) -> Option<String> {
         let wait = self.wait(t)?;
-        let python = self.voice.managed(t).and_then(|m| m.frames.first());
+        let index = wait.managed_frame.unwrap_or(0) as usize;
+        let python = self.voice.managed(t).and_then(|m| m.frames.get(index));
         let Some(python) = python else { return self.voice.own_place(t, wait.frame) };
         let runs = python.native?;
         let library = |m: &str| {
@@ -223,7 +224,10 @@ impl<'a> Scene<'a> {
     #[must_use]
     pub fn taken_place(&self, hold: &Hold) -> Option<String> {
         let crate::facts::Holder::Thread(t) = hold.holder else { return None };
-        self.voice.managed(t)?.frames.get(hold.taken_at_managed? as usize).map(place)
+        let taken = hold.taken_at_managed?;
+        let mut frame = self.voice.managed(t)?.frames.get(taken.frame as usize)?.clone();
+        frame.line = taken.line.or(frame.line);
+        Some(place(&frame))
     }
 
     /// ` (inferred)` where the hold is; nothing where it is proven. For the middle of a sentence.
