@@ -44,9 +44,13 @@ fn have(tool: &str) -> bool {
     found
 }
 
-/// The pcs eu-stack gives, by thread.
+/// The pcs eu-stack gives of a process, by thread.
 fn oracle(pid: i32) -> BTreeMap<i32, Vec<u64>> {
-    let out = Command::new("eu-stack").args(["-q", "-n", "0", "-p", &pid.to_string()]).output().unwrap();
+    eu_stack(&["-p", &pid.to_string()])
+}
+
+fn eu_stack(what: &[&str]) -> BTreeMap<i32, Vec<u64>> {
+    let out = Command::new("eu-stack").args(["-q", "-n", "0"]).args(what).output().unwrap();
     let mut threads = BTreeMap::new();
     let mut here = 0;
     for line in String::from_utf8_lossy(&out.stdout).lines() {
@@ -103,9 +107,16 @@ impl Unwound {
 fn assert_like_eu_stack(pid: i32, endless: usize) -> Unwound {
     let theirs = oracle(pid);
     let ours = unwind(pid);
-    let frames: usize = ours.stacks.iter().map(|s| s.frames.len()).sum();
+    assert_alike(&ours, &theirs);
+    let lost = ours.stacks.iter().filter(|s| s.end != StackEnd::Complete).count();
+    assert_eq!(lost, endless, "{}", ours.picture());
+    ours
+}
+
+fn assert_alike(ours: &Unwound, theirs: &BTreeMap<i32, Vec<u64>>) {
     let pcs = ours.pcs();
     assert_eq!(pcs.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>());
+    // in the order of the threads, which is that of their ids
     for ((tid, pcs), stack) in pcs.iter().zip(&ours.stacks) {
         let mut expected = hex(&theirs[tid]);
         if stack.end != StackEnd::Complete {
@@ -114,12 +125,10 @@ fn assert_like_eu_stack(pid: i32, endless: usize) -> Unwound {
         }
         assert_eq!(hex(pcs), expected, "thread {tid}\n{}", ours.picture());
     }
-    let lost = ours.stacks.iter().filter(|s| s.end != StackEnd::Complete).count();
-    assert_eq!(lost, endless, "{}", ours.picture());
     let sure = ours.stacks.iter().flat_map(|s| &s.frames).all(|f| f.trust >= Trust::Cfi);
     assert!(sure, "{}", ours.picture());
+    let frames: usize = ours.stacks.iter().map(|s| s.frames.len()).sum();
     println!("{frames} frames of {} threads as eu-stack gives them", ours.stacks.len());
-    ours
 }
 
 fn hex(pcs: &[u64]) -> Vec<String> {
@@ -289,4 +298,34 @@ fn without_call_frame_information() {
     assert_bare(&tables, "generated", &generated);
     let trampoline = [("innermost", Cfi), ("handler", Cfi), ("own_restorer", Cfi), ("main", Cfi), ("_start", Cfi)];
     assert_bare(&tables, "trampoline", &trampoline);
+}
+
+#[test]
+fn cores_and_minicores() {
+    if !have("eu-stack") || !have("gcc") || !have("gcore") {
+        return;
+    }
+    let (dir, program) = compile("gcc", "frames.c", &["-O2", "-g"]);
+    let hung = Hung::start(&mut Command::new(&program));
+    let small = dir.path().join("small");
+    let options = Options { samples: Some(1), save_core: Some(small.clone()), ..Options::default() };
+    let live = only(diagnose::live(&[Pid(hung.pid())], &options).unwrap());
+    let prefix = dir.path().join("big");
+    let made = Command::new("gcore").arg("-o").arg(&prefix).arg(hung.pid().to_string()).output().unwrap();
+    assert!(made.status.success());
+    let big = dir.path().join(format!("big.{}", hung.pid()));
+    let exe = program.display().to_string();
+    let theirs = eu_stack(&["--core", &big.display().to_string(), "-e", &exe]);
+    drop(hung);
+    let core = |path: &Path| only(diagnose::core(path, None, &Options::default()).unwrap());
+    let ours = core(&big);
+    assert_alike(&ours, &theirs);
+    assert_eq!(ours.pcs(), live.pcs());
+    assert_eq!(core(&small).pcs(), live.pcs());
+    // without the program: its call frame information is in the minicore
+    std::fs::remove_file(&program).unwrap();
+    let alone = core(&small);
+    assert_eq!(alone.pcs(), live.pcs());
+    let trusts = |u: &Unwound| u.stacks.iter().flat_map(|s| &s.frames).map(|f| f.trust).collect::<Vec<_>>();
+    assert_eq!(trusts(&alone), trusts(&live));
 }

@@ -151,3 +151,89 @@ fn a_search_table_and_a_linear_index_find_the_same_rows() {
     }
     assert!(rows > 1000);
 }
+
+/// A small generator of numbers, the same in every run (SplitMix64).
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self, below: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((z ^ (z >> 31)) % below.max(1) as u64).unwrap()
+    }
+}
+
+/// A file damaged in `part` must be refused or answer; never panic, hang or ask for the moon.
+fn damage(
+    bytes: &[u8],
+    part: Range<usize>,
+    numbers: &mut Numbers,
+    rounds: usize,
+    ask: impl Fn(&ElfFile, &mut Numbers),
+) {
+    for _ in 0..rounds {
+        let mut bytes = bytes.to_vec();
+        for _ in 0..1 + numbers.next(8) {
+            let at = part.start + numbers.next(part.len());
+            let values = [0, 0xff, 0x7f, 0x80, numbers.next(256)];
+            bytes[at] = u8::try_from(values[numbers.next(values.len())]).unwrap();
+        }
+        if let Ok(elf) = ElfFile::parse(FileBytes::owned(bytes)) {
+            ask(&elf, numbers);
+        }
+    }
+}
+
+#[test]
+fn damaged_files_are_refused_or_answer() {
+    let libc = libc();
+    let whole = libc.bytes.to_vec();
+    let mut numbers = Numbers(1);
+    let code = libc.segments().iter().find(|s| s.executable).copied().unwrap();
+    let somewhere = |n: &mut Numbers| Vaddr(code.vaddr.0 + n.next(usize::try_from(code.memory_size).unwrap()) as u64);
+    let everything = |elf: &ElfFile, n: &mut Numbers| {
+        let mut scratch = RowScratch::new();
+        for _ in 0..4 {
+            let at = somewhere(n);
+            let _ = (elf.unwind_row(at, &mut scratch), elf.symbol_at(at), elf.read_only_bytes(at, n.next(100)));
+        }
+        let _ = (elf.build_id(), elf.object_at(somewhere(n)), elf.find_symbol("qsort"), elf.find_symbol("no such"));
+    };
+    let rows = |elf: &ElfFile, n: &mut Numbers| {
+        let mut scratch = RowScratch::new();
+        for _ in 0..500 {
+            let _ = elf.unwind_row(somewhere(n), &mut scratch);
+        }
+    };
+    let part = |name: &str| libc.headers.bytes_of(&libc.bytes, libc.headers.section(&libc.bytes, name)?);
+    damage(&whole, 0..64 + 14 * 56, &mut numbers, 60, everything);
+    for name in [".dynsym", ".gnu.hash", ".gnu.version", ".note.gnu.build-id", ".dynamic"] {
+        damage(&whole, part(name).unwrap(), &mut numbers, 10, everything);
+    }
+    for name in [".eh_frame_hdr", ".eh_frame"] {
+        damage(&whole, part(name).unwrap(), &mut numbers, 40, rows);
+    }
+    // section headers
+    damage(&whole, whole.len() - 64 * 64..whole.len(), &mut numbers, 30, everything);
+}
+
+#[test]
+fn damaged_debug_information_answers_or_does_not() {
+    let whole = std::fs::read("/proc/self/exe").unwrap();
+    let me = ElfFile::parse(FileBytes::owned(whole.clone())).unwrap();
+    let mut numbers = Numbers(2);
+    let at = me.headers.section(&me.bytes, ".text").map(|s| (s.vaddr, s.size)).unwrap();
+    let ask = |elf: &ElfFile, n: &mut Numbers| {
+        for _ in 0..20 {
+            let _ = elf.locate(Vaddr(at.0 + n.next(usize::try_from(at.1).unwrap()) as u64));
+        }
+    };
+    for name in [".debug_info", ".debug_abbrev", ".debug_line", ".debug_ranges", ".debug_str"] {
+        let Some(section) = me.headers.section(&me.bytes, name) else { continue };
+        let part = me.headers.bytes_of(&me.bytes, section).unwrap();
+        // damage near the start, where all units pass
+        damage(&whole, part.start..part.start + part.len().min(4096), &mut numbers, 2, ask);
+    }
+}

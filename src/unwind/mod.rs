@@ -68,8 +68,12 @@ pub struct Stack {
     pub end: StackEnd,
 }
 
-/// Frames a walk gives at most.
+/// Frames a walk gives at most; fewer where there are very many threads, see [`unwind_all`].
 pub const MAX_FRAMES: usize = 4096;
+
+/// Frames of all threads together before each thread's share is cut, and the least share.
+const ALL_FRAMES: usize = 2_000_000;
+const LEAST_FRAMES: usize = 512;
 
 /// Threads below which one core does all the work.
 const FEW: usize = 32;
@@ -77,21 +81,23 @@ const FEW: usize = 32;
 /// Workers at most.
 const WORKERS: usize = 8;
 
-/// Unwinds every thread of `snapshot`, in its order.
+/// Unwinds every thread of `snapshot`, in its order. With more than some 500 threads each has a share of two million
+/// frames, 512 at least, so that memory stays bounded.
 #[must_use]
 pub fn unwind_all(snapshot: &Snapshot, memory: &(dyn Memory + Sync)) -> Vec<Stack> {
     let threads = &snapshot.threads;
     let cores = std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS);
+    let share = (ALL_FRAMES / threads.len().max(1)).clamp(LEAST_FRAMES, MAX_FRAMES);
     let unwind = |some: &[ThreadState]| {
-        let mut walker = Walker::new(snapshot, memory);
+        let mut walker = Walker::new(snapshot, memory, share);
         some.iter().map(|t| unwind_thread(&mut walker, t)).collect::<Vec<_>>()
     };
     if threads.len() < FEW || cores == 1 {
         return unwind(threads);
     }
-    let share = threads.len().div_ceil(cores);
+    let each = threads.len().div_ceil(cores);
     std::thread::scope(|scope| {
-        let workers: Vec<_> = threads.chunks(share).map(|some| (some, scope.spawn(|| unwind(some)))).collect();
+        let workers: Vec<_> = threads.chunks(each).map(|some| (some, scope.spawn(|| unwind(some)))).collect();
         let mut stacks = Vec::with_capacity(threads.len());
         for (some, worker) in workers {
             match worker.join() {
@@ -109,3 +115,6 @@ fn unwind_thread(walker: &mut Walker<'_>, thread: &ThreadState) -> Stack {
         None => Stack { frames: Vec::new(), end: StackEnd::NoRegisters },
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use super::fallback::{Ground, by_frame_pointer, by_scan, by_signal_frame, through_wild_pointer};
 use super::rules::{Caller, apply};
 use super::window::Window;
-use super::{Frame, MAX_FRAMES, Stack, StackEnd, Trust};
+use super::{Frame, Stack, StackEnd, Trust};
 use crate::arch::{RegisterFile, x86_64};
 use crate::elf::{RowScratch, UnwindRow};
 use crate::memory::Memory;
@@ -28,6 +28,7 @@ pub(super) struct Walker<'a> {
     ground: Ground<'a>,
     scratch: RowScratch,
     codes: HashMap<u64, Rc<Code>>,
+    bound: usize,
 }
 
 /// A step outwards.
@@ -37,8 +38,9 @@ enum Step {
 }
 
 impl<'a> Walker<'a> {
-    pub(super) fn new(snapshot: &'a Snapshot, memory: &'a dyn Memory) -> Walker<'a> {
-        Walker { ground: Ground { snapshot, memory }, scratch: RowScratch::new(), codes: HashMap::new() }
+    /// `bound`: frames of one stack at most.
+    pub(super) fn new(snapshot: &'a Snapshot, memory: &'a dyn Memory, bound: usize) -> Walker<'a> {
+        Walker { ground: Ground { snapshot, memory }, scratch: RowScratch::new(), codes: HashMap::new(), bound }
     }
 
     /// Walks from these registers outwards.
@@ -51,7 +53,7 @@ impl<'a> Walker<'a> {
         let mut switches = 0;
         loop {
             let Some(pc) = registers.read(x86_64::RIP) else { return Stack { frames, end: StackEnd::Lost } };
-            if frames.len() >= MAX_FRAMES {
+            if frames.len() >= self.bound {
                 return Stack { frames, end: StackEnd::Bound };
             }
             let mut pc = Pc { addr: Addr(pc), exact };
