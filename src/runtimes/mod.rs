@@ -12,8 +12,8 @@ pub mod kernel;
 use crate::arch::Syscall;
 use crate::arch::x86_64::{BYTES_BEFORE_SYSCALL, number_before};
 use crate::facts::Facts;
-use crate::memory::Memory;
-use crate::snapshot::{Pc, Snapshot};
+use crate::memory::{Memory, MemoryExt};
+use crate::snapshot::Snapshot;
 use crate::target::ThreadState;
 use crate::units::{Addr, ProcessIx, ThreadRef};
 use crate::unwind::Stack;
@@ -69,8 +69,8 @@ impl View<'_> {
     }
 
     /// The system call the thread at `index` sleeps in. Where the kernel shows only `restart_syscall` the number is taken
-    /// from the code before the instruction, else from the name of the function around it; it stays `None` where
-    /// neither tells.
+    /// from the code before the instruction, else from the names of the functions around it, else from what the arguments
+    /// can mean; it stays `None` where nothing tells.
     #[must_use]
     pub fn syscall(&self, index: usize) -> Option<Syscall> {
         let thread = self.snapshot.threads.get(index)?;
@@ -78,33 +78,61 @@ impl View<'_> {
         if call.number.is_some() {
             return Some(call);
         }
-        let pc = thread.registers.as_ref().and_then(|r| r.pc()).or(thread.sp_pc.map(|(_, pc)| pc))?;
-        Some(Syscall { number: self.interrupted_number(Addr(pc), &call.args), ..call })
+        let pc = thread.registers.as_ref().and_then(|r| r.pc()).or(thread.sp_pc.map(|(_, pc)| pc)).map(Addr);
+        let number = pc
+            .and_then(|pc| self.number_by_code(pc))
+            .or_else(|| self.number_by_frames(index))
+            .or_else(|| self.number_by_arguments(&call.args));
+        Some(Syscall { number, ..call })
     }
 
-    /// The number behind a `restart_syscall` at `pc`. Only calls that sleep for a time are entered again so: the
-    /// `nanosleep`s, `poll` and `futex`.
-    fn interrupted_number(&self, pc: Addr, args: &[u64; 6]) -> Option<u64> {
+    /// The number the code just before `pc` loads. Only calls that sleep for a time are entered again as
+    /// `restart_syscall`: `poll`, the `nanosleep`s and `futex`.
+    fn number_by_code(&self, pc: Addr) -> Option<u64> {
         let mut code = [0; BYTES_BEFORE_SYSCALL + 2];
         let from = pc.offset(-(code.len() as i64));
-        let by_code = self.memory.read(from, &mut code).ok().and_then(|()| number_before(&code));
-        if by_code.is_some_and(|n| [7, 35, 202, 230].contains(&n)) {
-            return by_code;
-        }
-        let (function, _) = self.snapshot.function_at(Pc { addr: pc, exact: true })?;
-        match &*function.name {
-            "poll" | "__poll" => Some(7),
-            "nanosleep" | "__nanosleep" => Some(35),
-            "clock_nanosleep" | "__clock_nanosleep" => Some(230),
-            // syscall(2) itself: a futex when the arguments read as a timed wait on an aligned word that is mapped
-            "syscall" => {
-                let wait = matches!(args[1] & 0x7f, 0 | 9) && args[1] < 0x200 && args[3] != 0;
-                (wait && args[0].is_multiple_of(4) && self.snapshot.mapping_at(Addr(args[0])).is_some()).then_some(202)
+        self.memory.read(from, &mut code).ok()?;
+        number_before(&code).filter(|n| [POLL, NANOSLEEP, FUTEX, CLOCK_NANOSLEEP].contains(n))
+    }
+
+    /// The number by the first function with a telling name among the innermost frames. Since 2.41 glibc makes its calls
+    /// through one common function, some frames deep.
+    fn number_by_frames(&self, index: usize) -> Option<u64> {
+        let frames = self.stacks.get(index).map_or(&[][..], |s| s.frames.as_slice());
+        frames.iter().take(8).find_map(|frame| {
+            let (function, _) = self.snapshot.function_at(frame.pc)?;
+            match &*function.name {
+                "poll" | "__poll" => Some(POLL),
+                "nanosleep" | "__nanosleep" | "clock_nanosleep" | "__clock_nanosleep" => Some(CLOCK_NANOSLEEP),
+                "pthread_cond_timedwait" | "pthread_cond_clockwait" | "sem_timedwait" | "sem_clockwait" => Some(FUTEX),
+                _ => None,
             }
-            _ => None,
+        })
+    }
+
+    /// The number by the arguments, which a restart leaves as they were: a clock's number, a flag and a time that can be
+    /// read; or an aligned word of writable memory, an operation that sleeps, and a time.
+    fn number_by_arguments(&self, args: &[u64; 6]) -> Option<u64> {
+        let [a0, a1, a2, a3, ..] = *args;
+        let is_time = |at: u64| {
+            let part = self.memory.read_u64(Addr(at.wrapping_add(8)));
+            at != 0 && part.is_ok_and(|nanoseconds| nanoseconds < 1_000_000_000)
+        };
+        let operation = a1 & 0xffff_ffff;
+        let sleeps = matches!(operation & 0x7f, 0 | 9) && operation < 0x200;
+        let word = a0 != 0 && a0.is_multiple_of(4) && self.snapshot.mapping_at(Addr(a0)).is_some();
+        if sleeps && word && is_time(a3) {
+            return Some(FUTEX);
         }
+        (a0 < 12 && a1 < 2 && is_time(a2)).then_some(CLOCK_NANOSLEEP)
     }
 }
+
+/// `poll` (Linux `arch/x86/entry/syscalls/syscall_64.tbl`, and the three below).
+const POLL: u64 = 7;
+const NANOSLEEP: u64 = 35;
+const FUTEX: u64 = 202;
+const CLOCK_NANOSLEEP: u64 = 230;
 
 /// All runtimes we know. Order does not matter.
 #[must_use]

@@ -114,13 +114,13 @@ impl<'a> Scene<'a> {
         self.join(futex)
             .or_else(|| self.mutex(index, futex, frames, innermost))
             .or_else(|| self.io_lock(futex, frames))
-            .or_else(|| self.arena(index, futex, frames))
+            .or_else(|| self.arena(index, futex))
             .or_else(|| self.condvar(index, futex, true))
             .or_else(|| self.rwlock(futex))
             .or_else(|| self.semaphore(futex))
             .or_else(|| self.barrier(futex))
             .or_else(|| self.condvar(index, futex, false))
-            .or_else(|| self.once(index, futex, frames))
+            .or_else(|| self.once(index, futex, innermost))
             .or_else(|| self.inner_lock(index, futex, frames))
     }
 
@@ -155,7 +155,7 @@ impl<'a> Scene<'a> {
     /// A global's name as a person would say it: `ipc_import_mutex (libfoo.so)`.
     fn name_of(&self, at: Addr) -> Option<String> {
         let (symbol, into, module) = self.view.snapshot.object_at(at)?;
-        let name = &symbol.name;
+        let name = crate::elf::demangle(&symbol.name);
         Some(match into {
             0 => format!("{name} ({})", module.name()),
             _ => format!("{name}+{into:#x} ({})", module.name()),
@@ -471,22 +471,34 @@ impl<'a> Scene<'a> {
         Some(if number >= 0 { format!("the FILE of fd {number}") } else { format!("the FILE at {at}") })
     }
 
-    /// A malloc arena's lock, by its place at the start of a heap that points back at it.
-    fn arena(&self, index: usize, futex: &FutexWait, frames: &Frames<'_>) -> Option<Found> {
-        let heap = heap_of(futex.at)?;
-        let layout = self.decoder.layouts.heap?;
-        let offset = layout.offset("arena")?;
-        let back = layout.field("ar_ptr")?.read_addr(self.view.memory, heap).ok()?;
+    /// A malloc arena's lock: by its place at the start of a heap that points back at it, or by the empty bins that follow
+    /// it, which point at themselves.
+    fn arena(&self, index: usize, futex: &FutexWait) -> Option<Found> {
         let lock = futex.op == Op::Wait && futex.private && futex.value == 2;
-        if !lock || futex.at.0 - heap.0 != offset || back != futex.at {
+        if !lock {
             return None;
         }
+        let by_heap = || {
+            let heap = heap_of(futex.at)?;
+            let layout = self.decoder.layouts.heap?;
+            let back = layout.field("ar_ptr")?.read_addr(self.view.memory, heap).ok()?;
+            let fits = futex.at.0 - heap.0 == layout.offset("arena")? && back == futex.at;
+            fits.then(|| format!("the futex is the mutex of the malloc arena of the heap at {heap}"))
+        };
+        let by_bins = || {
+            let bins = self.in_libc(futex.at) && objects::bins_follow(self.view.memory, futex.at);
+            bins.then(|| format!("the futex at {} is the mutex of malloc's main arena: its bins follow it", futex.at))
+        };
+        let (text, main) = match by_heap() {
+            Some(text) => (text, false),
+            None => (by_bins()?, true),
+        };
         let mut resource = self.resource(self.at(futex.at), ResourceKind::AllocatorLock, futex.at);
-        resource.name = Some(format!("malloc's arena at {}", futex.at));
+        let name = if main { "malloc's main arena".to_owned() } else { format!("malloc's arena at {}", futex.at) };
+        resource.name = Some(name);
         resource.reentrancy = Reentrancy::Plain;
-        let text = format!("the futex is the mutex of the malloc arena of the heap at {heap}");
         let hold = self.by_family(index, futex, resource.id, "malloc");
-        Some(Found::new(resource).because(text).because(self.seen_in(frames)).held(hold))
+        Some(Found::new(resource).because(text).held(hold))
     }
 
     fn seen_in(&self, frames: &Frames<'_>) -> String {
@@ -576,19 +588,19 @@ impl<'a> Scene<'a> {
     }
 
     /// `pthread_once` in progress elsewhere: the holder is the thread whose libc frames still carry the same word.
-    fn once(&self, index: usize, futex: &FutexWait, frames: &Frames<'_>) -> Option<Found> {
+    fn once(&self, index: usize, futex: &FutexWait, innermost: Innermost) -> Option<Found> {
         // bit 0: in progress, bit 1: done; the rest counts forks (glibc nptl/pthread_once.c)
         let in_progress = futex.op == Op::Wait && futex.private && !futex.timed() && futex.value & 3 == 1;
-        if !in_progress || self.view.memory.read_u32(futex.at).ok()? != futex.value || frames.pc().is_none() {
+        // the word alone says too little: 1 is many a program's own lock, but none that libc sleeps on
+        let now = self.view.memory.read_u32(futex.at).ok()?;
+        if !in_progress || now != futex.value || innermost != Innermost::Libc {
             return None;
         }
         let holders: Vec<(usize, FrameIx)> = (0..self.view.snapshot.threads.len())
             .filter(|other| *other != index)
             .filter(|other| self.futexes.get(*other).copied().flatten().is_none_or(|f| f.at != futex.at))
-            .filter_map(|other| Some((other, Frames::of(self.view, other).in_libc_registers(futex.at)?)))
+            .filter_map(|other| Some((other, Frames::of(self.view, other).carried_by_libc(futex.at)?)))
             .collect();
-        // the word alone says too little: 1 is many a program's own lock, but not one libc sleeps on
-        frames.in_libc_registers(futex.at)?;
         let id = self.at(futex.at);
         let mut resource = self.resource(id, ResourceKind::Once, futex.at);
         resource.reentrancy = Reentrancy::Plain;
@@ -601,7 +613,7 @@ impl<'a> Scene<'a> {
                 taken_at: Some(*at),
                 taken_at_managed: None,
                 evidence: vec![Evidence::new(format!(
-                    "thread {} runs its initialiser: libc's frame {} carries the once word {} in a register",
+                    "thread {} runs its initialiser: libc's frame {} still carries the once word {}",
                     self.tid(*holder),
                     at.0,
                     futex.at

@@ -4,7 +4,6 @@
 use crate::layout::{FrameSignature, Layouts};
 use crate::memory::MemoryExt;
 use crate::runtimes::View;
-use crate::snapshot::Pc;
 use crate::units::{Addr, FrameIx};
 use crate::unwind::{Frame, Trust};
 
@@ -148,11 +147,9 @@ impl<'a> Frames<'a> {
                 continue;
             }
             let ix = FrameIx(u32::try_from(i).ok()?);
-            let inner = i.checked_sub(1).and_then(|i| self.frames.get(i));
-            let sp = frame.registers.read(crate::arch::x86_64::RSP).map(Addr).or(inner.and_then(|f| f.cfa));
             let in_register =
                 crate::arch::x86_64::CALLEE_SAVED.iter().any(|reg| frame.registers.read(*reg) == Some(object.0));
-            let extent = sp.zip(frame.cfa).filter(|(sp, cfa)| sp < cfa && cfa.0 - sp.0 <= MAX_FRAME);
+            let extent = self.extent(i);
             if extent.is_some_and(|(sp, cfa)| sp <= object && object < cfa) {
                 home = Some(ix);
             } else if in_register || extent.is_some_and(|(sp, cfa)| self.on_stack(sp, cfa, object)) {
@@ -176,9 +173,9 @@ impl<'a> Frames<'a> {
             if frame.trust == Trust::Scan || frame.signal || self.in_glibc(frame) {
                 return false;
             }
-            let Some((_, into)) = self.view.snapshot.function_at(frame.pc) else { return false };
-            let Some(len) = usize::try_from(into).ok().filter(|len| (7..=MAX_CODE).contains(len)) else { return false };
-            let start = Addr(frame.pc.addr.0.wrapping_sub(into));
+            let Some(start) = self.function_start(frame) else { return false };
+            let len = usize::try_from(frame.pc.addr.0.wrapping_sub(start.0)).ok();
+            let Some(len) = len.filter(|len| (7..=MAX_CODE).contains(len)) else { return false };
             let Ok(code) = self.view.memory.read_vec(start, len) else { return false };
             computes_address(&code, start, object)
         };
@@ -186,22 +183,43 @@ impl<'a> Frames<'a> {
         Some(FrameIx(u32::try_from(last).ok()?))
     }
 
-    /// Whether a callee-saved register of any frame within glibc holds `value`.
-    pub fn in_libc_registers(&self, value: Addr) -> Option<FrameIx> {
-        let hit = |f: &&Frame| crate::arch::x86_64::CALLEE_SAVED.iter().any(|r| f.registers.read(*r) == Some(value.0));
-        let at = self.frames.iter().position(|f| self.in_glibc(f) && f.trust > Trust::Scan && hit(&f))?;
-        Some(FrameIx(u32::try_from(at).ok()?))
+    /// The innermost frame of glibc with the program's own code further in that still carries `value`, in a callee-saved
+    /// register or on its stack: libc called the program back and will go on with it.
+    pub fn carried_by_libc(&self, value: Addr) -> Option<FrameIx> {
+        let at = self.frames.iter().enumerate().skip(self.inside).position(|(i, frame)| {
+            if frame.trust == Trust::Scan || !self.in_glibc(frame) {
+                return false;
+            }
+            let in_register =
+                crate::arch::x86_64::CALLEE_SAVED.iter().any(|reg| frame.registers.read(*reg) == Some(value.0));
+            in_register || self.extent(i).is_some_and(|(sp, cfa)| self.on_stack(sp, cfa, value))
+        })?;
+        Some(FrameIx(u32::try_from(self.inside + at).ok()?))
+    }
+
+    /// A frame's part of the stack, from its stack pointer up to its canonical frame address.
+    fn extent(&self, index: usize) -> Option<(Addr, Addr)> {
+        let frame = self.frames.get(index)?;
+        let inner = index.checked_sub(1).and_then(|i| self.frames.get(i));
+        let sp = frame.registers.read(crate::arch::x86_64::RSP).map(Addr).or(inner.and_then(|f| f.cfa))?;
+        let cfa = frame.cfa?;
+        (sp < cfa && cfa.0 - sp.0 <= MAX_FRAME).then_some((sp, cfa))
+    }
+
+    /// Where the function of a frame begins: by its symbol, else (stripped) by its unwind entry.
+    fn function_start(&self, frame: &Frame) -> Option<Addr> {
+        if let Some((_, into)) = self.view.snapshot.function_at(frame.pc) {
+            return Some(Addr(frame.pc.addr.0.wrapping_sub(into)));
+        }
+        let image = self.view.snapshot.module_at(frame.pc.lookup())?.1.image().ok()?;
+        let range = image.elf.frame_description_at(image.bias.to_vaddr(frame.pc.lookup()))?;
+        Some(image.bias.to_addr(crate::units::Vaddr(range.start)))
     }
 
     /// The name of the function of a frame.
     pub fn name(&self, ix: FrameIx) -> Option<String> {
         let frame = self.frames.get(usize::try_from(ix.0).ok()?)?;
         self.function(frame).map(|n| n.to_string())
-    }
-
-    /// The innermost frame's program counter.
-    pub fn pc(&self) -> Option<Pc> {
-        self.frames.first().map(|f| f.pc)
     }
 }
 

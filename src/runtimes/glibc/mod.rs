@@ -213,6 +213,9 @@ impl Decoder for GlibcDecoder {
             if let Some(heap) = heap_of(futex.at) {
                 wanted.push((heap, 8));
             }
+            if held.snapshot.module_at(futex.at).is_some_and(|(_, m)| frames::is_libc(m.name())) {
+                wanted.push((futex.at, objects::ARENA as usize));
+            }
             let sp = thread.registers.as_ref().and_then(|r| r.sp()).map(Addr);
             wanted.extend(self.condition_mutexes(held.memory, &futex, sp).map(|at| (at, 64)));
         }

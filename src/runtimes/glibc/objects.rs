@@ -222,6 +222,19 @@ pub(super) fn io_lock(
     ((1..=2).contains(&word) && (0..1 << 16).contains(&depth)).then_some((owner, depth))
 }
 
+/// Bytes of a `malloc_state` looked at: its bins lie within, in every version from 2.23 to 2.43.
+pub(super) const ARENA: u64 = 0x880;
+
+/// Whether an arena's bins follow the lock at `at`: an empty bin is two pointers to itself, inside the arena, and of 127
+/// bins most are empty. Source: glibc malloc/malloc.c struct malloc_state, malloc_init_state.
+pub(super) fn bins_follow(memory: &(impl Memory + ?Sized), at: Addr) -> bool {
+    const EMPTY: usize = 64;
+    let Ok(bytes) = memory.read_vec(at, ARENA as usize) else { return false };
+    let words: Vec<u64> = bytes.chunks_exact(8).filter_map(|w| Some(u64::from_le_bytes(w.try_into().ok()?))).collect();
+    let inside = |word: &u64| (at.0..at.0.saturating_add(ARENA)).contains(word);
+    words.iter().zip(words.iter().skip(1)).filter(|(a, b)| a == b && inside(a)).count() >= EMPTY
+}
+
 /// The tid whose end a join waits for: the futex is the joined thread's own `tid` field, or its `joinstate` where the
 /// layout has one. Source: glibc nptl/pthread_join_common.c.
 pub(super) fn joined(
