@@ -1,8 +1,8 @@
 //! Everybody who is not part of the story, folded into counted groups of equal stacks.
 
-use super::frames::{FrameKind, Named};
+use super::frames::Named;
 use super::paint::{Style, unbroken};
-use super::stacks;
+use super::stacks::{self, Mark};
 use super::text::{Page, state_word};
 use crate::units::ThreadRef;
 use std::collections::BTreeMap;
@@ -82,8 +82,8 @@ fn doing(page: &Page<'_>, t: ThreadRef) -> String {
 
 /// The few innermost frames that say something: not those of the C library, where others are there.
 fn telling(page: &Page<'_>, t: ThreadRef, frames: Vec<Named>) -> Vec<Named> {
-    let wait = page.case.graph.waits.get(&t);
-    let marked = |f: &Named| wait.is_some_and(|w| f.kind == FrameKind::Native && f.native == Some(w.frame));
+    let mark = page.case.graph.waits.get(&t).map(Mark::waits);
+    let marked = |f: &Named| mark.as_ref().is_some_and(|m| m.is_on(f));
     let keep = stacks::shown(&frames, &marked);
     let mut shown: Vec<Named> =
         frames.into_iter().zip(keep).filter(|(f, keep)| *keep && f.function.is_some()).map(|(f, _)| f).collect();

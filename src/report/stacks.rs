@@ -39,7 +39,8 @@ impl Mark {
         })
     }
 
-    fn is_on(&self, frame: &Named) -> bool {
+    /// Whether it marks this frame: the interpreter's where it names one, else the native one.
+    pub(super) fn is_on(&self, frame: &Named) -> bool {
         match (self.managed, frame.kind) {
             (Some(m), FrameKind::Python) => frame.managed == Some(m),
             (Some(_), _) => false,

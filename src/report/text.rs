@@ -201,6 +201,9 @@ impl Page<'_> {
             let signal = hold.is_some_and(|h| h.mode == crate::facts::Mode::Any);
             spans.push((Style::Plain, if signal { ", a signal that " } else { ", held by " }));
             spans.push((Style::Bold, held_by));
+            if signal {
+                spans.push((Style::Plain, " could give"));
+            }
         }
         let mut out = self.pen.flow(&ink(first), &ink(rest), indent, &spans);
         let mut proof = |label: (Style, &str), evidence: &[Evidence]| {

@@ -40,10 +40,16 @@ fn tell(scene: &Scene<'_>) -> Option<Story> {
         }
         None => {
             let names: Vec<String> = steps.iter().map(|s| voice.name(s.waits_for)).collect();
+            let native = |k| matches!(k, ResourceKind::Mutex | ResourceKind::Rwlock | ResourceKind::Spinlock);
+            // only native code can take two at once without an order
+            let both = if steps.iter().all(|s| native(scene.kind(s.waits_for))) {
+                "where both are needed at once, std::scoped_lock(a, b) does it; where not,"
+            } else {
+                "by a rank they are given once, or by id() for locks of one kind; where that cannot be,"
+            };
             format!(
-                "Take {} in one order everywhere: where both are needed at once, std::scoped_lock(a, b) does it; where \
-                 not, let go of the first before calling code that takes the second. Keep the order when you fix it: \
-                 dropping one of the locks only trades the hang for a race.",
+                "Take {} in one order everywhere: {both} let go of the first before calling code that takes the second. \
+                 Keep both locks: dropping one of them only trades the hang for a race.",
                 list(&names)
             )
         }
