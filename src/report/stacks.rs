@@ -17,6 +17,8 @@ pub(super) struct Mark {
     style: Style,
     native: Option<FrameIx>,
     managed: Option<u32>,
+    /// The line it is about, where the frame may stand at another one.
+    line: Option<u32>,
 }
 
 impl Mark {
@@ -26,6 +28,7 @@ impl Mark {
             style: Style::Alarm,
             native: Some(wait.frame),
             managed: wait.managed_frame,
+            line: None,
         }
     }
 
@@ -36,6 +39,7 @@ impl Mark {
             style: Style::Warn,
             native: hold.taken_at,
             managed: hold.taken_at_managed.map(|t| t.frame),
+            line: hold.taken_at_managed.and_then(|t| t.line),
         })
     }
 
@@ -136,7 +140,15 @@ fn rows(page: &Page<'_>, frames: &[Named], marks: &[Mark]) -> (Vec<Row>, usize) 
             continue;
         }
         unnamed = None;
-        rows.push(row(page, frame, mark));
+        // a frame that took something at one line and now stands at another is shown at both
+        let here: Vec<&Mark> = marks.iter().filter(|m| m.is_on(frame)).collect();
+        if here.iter().all(|m| m.line.is_some() && m.line != frame.line) {
+            rows.push(row(page, frame, None));
+        }
+        for mark in here {
+            let line = mark.line.or(frame.line);
+            rows.push(row(page, &Named { line, ..frame.clone() }, Some(mark)));
+        }
     }
     (rows, hidden)
 }

@@ -1,7 +1,7 @@
 //! Reports of made-up processes.
 
 use super::{Captured, Case, TextOptions, Threads, json, text};
-use crate::facts::{Gap, RuntimeNote, Timeout};
+use crate::facts::{Gap, ResourceKind, RuntimeNote, TakenAt, Timeout};
 use crate::units::{ProcessIx, ThreadRef};
 use crate::verdict::made_up::{Made, Seen};
 use std::time::{Duration, UNIX_EPOCH};
@@ -163,7 +163,7 @@ fn json_keys_stand_in_the_contracts_order_and_nothing_is_invented() {
 fn a_deduced_hold_is_in_the_report() {
     let mut made = Made::new();
     let gil = made.gil();
-    let done = made.resource(crate::facts::ResourceKind::Condvar, "", 0x3000);
+    let done = made.resource(ResourceKind::Condvar, "", 0x3000);
     let (main, worker) = (made.thread(1, "main"), made.thread(2, "worker"));
     made.holds(main, gil);
     made.waits(main, done);
@@ -205,4 +205,33 @@ fn a_thread_that_could_not_be_read_is_shown_with_the_others() {
     let text = plain(&made, TextOptions::default());
     // the interpreter's frames are shown even where no native stack could be had
     assert!(text.contains("launch") && text.contains("load-3"), "{text}");
+}
+
+#[test]
+fn a_frame_that_took_at_another_line_is_shown_at_both() {
+    let mut made = Made::new();
+    let t = made.thread(7, "user");
+    made.native(t, &["sem_wait libc.so.6", "_PyEval_EvalFrameDefault libpython3.11.so.1.0"]);
+    made.python(
+        t,
+        None,
+        &[("lazy_call", "/srv/cuda.py", 5, 1), ("seed_all", "/srv/cuda.py", 9, 1), ("lazy_call", "/srv/cuda.py", 7, 1)],
+    );
+    let lock = made.resource(ResourceKind::PythonLock, "torch.cuda._initialization_lock", 0x10);
+    made.holds(t, lock).taken_at_managed = Some(TakenAt { frame: 2, line: Some(5) });
+    made.waits(t, lock).managed_frame = Some(0);
+    let text = plain(&made, TextOptions::default());
+    let expected = "    waits here ▸ lazy_call  cuda.py:5
+                 seed_all   cuda.py:9
+                 lazy_call  cuda.py:7
+  took it here ▸ lazy_call  cuda.py:5
+";
+    assert!(text.contains(expected), "{text}");
+    let words: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for sentence in [
+        "which it took in lazy_call (cuda.py:5), and takes it again in lazy_call (cuda.py:5)",
+        "Between the two: seed_all.",
+    ] {
+        assert!(words.contains(sentence), "{text}");
+    }
 }

@@ -74,7 +74,7 @@ impl Made {
         self.made(t).state = Some(state);
     }
 
-    /// A thread's native stack, innermost first: `"function module"`.
+    /// A thread's native stack, innermost first: `"function module"`. The function `SIGNAL` is a signal frame.
     pub(crate) fn native(&mut self, t: ThreadRef, frames: &[&str]) {
         let split = |f: &&str| {
             let (function, module) = f.split_once(' ').unwrap();
@@ -344,7 +344,7 @@ impl MadeTarget {
                 registers: RegisterFile::default(),
                 trust: if i == 0 { Trust::Context } else { Trust::Cfi },
                 module: snapshot.module_at(addr).map(|(ix, _)| ix),
-                signal: false,
+                signal: function == "SIGNAL",
             }
         };
         Stack { frames: t.native.iter().enumerate().map(frame).collect(), end: StackEnd::Complete }

@@ -2,7 +2,7 @@
 
 use super::made_up::Made;
 use super::{Behind, Kind};
-use crate::facts::{Certainty, GilRole, Holder, Mode, Reentrancy, ResourceId, ResourceKind, Timeout, Wakers};
+use crate::facts::{Certainty, GilRole, Holder, Mode, Reentrancy, ResourceId, ResourceKind, TakenAt, Timeout, Wakers};
 use crate::units::{FrameIx, ThreadRef, Tid};
 
 /// Two threads, two mutexes, opposite orders.
@@ -586,4 +586,62 @@ fn names_from_the_target_cannot_write_on_the_terminal() {
     made.joins(ThreadRef { process: evil.process, thread: 0 }, evil).frame = FrameIx(9);
     let v = made.judged();
     assert!(!v.headline.contains(['\u{1b}', '\n', '\u{202e}']), "{:?}", v.headline);
+}
+
+/// A thread that holds a Python lock taken in `lazy_call`, and takes it again in `inner` below `between`.
+fn python_relock(between: &str, native: &[&str]) -> Made {
+    let mut made = Made::new();
+    let t = made.thread(7, "user");
+    let mut stack = vec!["sem_wait libc.so.6", "_PyEval_EvalFrameDefault libpython3.11.so.1.0"];
+    stack.extend(native);
+    stack.push("_PyEval_EvalFrameDefault libpython3.11.so.1.0");
+    let outer = u32::try_from(stack.len() - 1).unwrap();
+    made.native(t, &stack);
+    made.python(t, None, &[("inner", "/a.py", 5, 1), (between, "/a.py", 9, 1), ("lazy_call", "/a.py", 7, outer)]);
+    let lock = made.resource(ResourceKind::PythonLock, "app._lock", 0x10);
+    made.holds(t, lock).taken_at_managed = Some(TakenAt { frame: 2, line: Some(6) });
+    let wait = made.waits(t, lock);
+    wait.managed_frame = Some(0);
+    wait.frame = FrameIx(1);
+    made
+}
+
+#[test]
+fn what_stands_between_two_takings_decides_their_pattern() {
+    let libpython = "libpython3.11.so.1.0";
+    for (between, native, pattern, words) in [
+        ("seed_all", vec![], "non-reentrant-relock", "Between the two: seed_all."),
+        ("Session.__del__", vec![], "finalizer-relock", "Session.__del__ runs between the two"),
+        ("cb", vec![format!("handle_weakrefs {libpython}")], "finalizer-relock", "weakref callback"),
+        (
+            "on_term",
+            vec![format!("_PyErr_CheckSignalsTstate {libpython}")],
+            "signal-handler-relock",
+            "A signal handler runs",
+        ),
+    ] {
+        let native: Vec<&str> = native.iter().map(String::as_str).collect();
+        let v = python_relock(between, &native).judged();
+        assert_eq!(v.kind, Kind::SelfDeadlock);
+        assert_eq!(v.cycles[0].pattern, pattern, "{between}");
+        let told = &v.cycles[0].explanation;
+        assert!(told.contains(words) && told.contains("took in lazy_call (a.py:6)"), "{told}");
+    }
+}
+
+#[test]
+fn a_signal_frame_between_two_takings_of_a_mutex() {
+    let mut made = Made::new();
+    let t = made.thread(7, "main");
+    made.native(
+        t,
+        &["pthread_mutex_lock libc.so.6", "on_term app", "SIGNAL libc.so.6", "memcpy libc.so.6", "update app"],
+    );
+    let m = made.mutex("state", 0x10);
+    made.holds(t, m).taken_at = Some(FrameIx(4));
+    made.waits(t, m);
+    let v = made.judged();
+    assert_eq!(v.cycles[0].pattern, "signal-handler-relock");
+    assert!(v.cycles[0].explanation.contains("took in update"), "{}", v.cycles[0].explanation);
+    assert!(v.cycles[0].explanation.contains("Between the two: on_term."), "{}", v.cycles[0].explanation);
 }

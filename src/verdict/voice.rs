@@ -101,6 +101,12 @@ impl<'a> Voice<'a> {
         self.place(t, self.own_frame(t, from)?)
     }
 
+    /// The name of a native frame that belongs to the program.
+    #[must_use]
+    pub fn own_name(&self, t: ThreadRef, frame: FrameIx) -> Option<String> {
+        (self.own_frame(t, frame)? == frame).then(|| self.own_function(t, frame))?
+    }
+
     fn own_frame(&self, t: ThreadRef, from: FrameIx) -> Option<FrameIx> {
         let frames = self.stack(t)?.frames.len();
         (from.0..u32::try_from(frames).ok()?).map(FrameIx).find(|f| {

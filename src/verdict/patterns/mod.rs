@@ -5,7 +5,8 @@
 //! the most general:
 //!
 //! 1. `dead-owner` alone speaks of orphans;
-//! 2. `non-reentrant-relock` alone speaks of cycles of one;
+//! 2. `signal-handler-relock`, `finalizer-relock`, then `non-reentrant-relock` speak of cycles of one: what interrupted the
+//!    critical section before what called out of it;
 //! 3. `gil-held-across-wait` before `join-while-holding`: with the GIL held, the GIL is what to let go of;
 //! 4. `callback-under-lock` before `lock-order-inversion`: where the lock is held by an API that calls back, the callback is
 //!    what to change; otherwise the order is;
@@ -14,15 +15,17 @@
 
 mod callback_under_lock;
 mod dead_owner;
+mod finalizer_relock;
 mod gil_held_across_wait;
 mod join_while_holding;
 mod lock_order_inversion;
 mod non_reentrant_relock;
 mod other;
 mod outside_wait;
+mod signal_handler_relock;
 
-use super::{Look, Voice};
-use crate::facts::{Certainty, Hold, Mode, ResourceId, ResourceKind, Wait};
+use super::{Look, Voice, plain};
+use crate::facts::{Certainty, Hold, ManagedFrame, Mode, ResourceId, ResourceKind, Wait};
 use crate::graph::Step;
 use crate::units::{FrameIx, ThreadRef, Tid};
 
@@ -37,6 +40,8 @@ pub struct Pattern {
 /// Every pattern, most particular first.
 pub const ALL: &[Pattern] = &[
     dead_owner::PATTERN,
+    signal_handler_relock::PATTERN,
+    finalizer_relock::PATTERN,
     non_reentrant_relock::PATTERN,
     gil_held_across_wait::PATTERN,
     join_while_holding::PATTERN,
@@ -230,6 +235,64 @@ impl<'a> Scene<'a> {
         Some(place(&frame))
     }
 
+    /// In a cycle of one: the frames between where the thread waits and where it took the lock, innermost first. Python's by
+    /// value, native ones by index. Empty where nothing shows the taking.
+    #[must_use]
+    pub fn between(&self, step: &Step) -> (Vec<&'a ManagedFrame>, Vec<FrameIx>) {
+        let (Some(wait), Some(hold)) = (self.wait(step.thread), self.hold(step.waits_for, step.thread)) else {
+            return (Vec::new(), Vec::new());
+        };
+        let frames = self.voice.managed(step.thread).map_or(&[][..], |m| m.frames.as_slice());
+        let taken = hold.taken_at_managed.map(|t| t.frame as usize);
+        let first = wait.managed_frame.map_or(0, |f| f as usize);
+        let python: Vec<&ManagedFrame> = match taken {
+            Some(taken) => frames.get(first + 1..taken).unwrap_or_default().iter().collect(),
+            None => Vec::new(),
+        };
+        // where only the interpreter's frame took it, the native frame that runs it bounds the native ones
+        let outer = hold.taken_at.or_else(|| frames.get(taken?)?.native);
+        let native = outer.map_or_else(Vec::new, |o| (wait.frame.0.saturating_add(1)..o.0).map(FrameIx).collect());
+        (python, native)
+    }
+
+    /// What a person would call the frames between: `seed_all, lazy_init`; bounded.
+    #[must_use]
+    pub fn between_told(&self, step: &Step) -> String {
+        let (python, native) = self.between(step);
+        let mut names: Vec<String> = python.iter().map(|f| plain(&f.function)).collect();
+        if names.is_empty() {
+            names = native.iter().filter_map(|f| self.voice.own_name(step.thread, *f)).collect();
+        }
+        names.dedup();
+        match names.len() {
+            0 => String::new(),
+            1..=4 => format!(" Between the two: {}.", lock_order_inversion::list(&names)),
+            n => format!(
+                " Between the two: {} and {} more.",
+                names.iter().take(3).cloned().collect::<Vec<_>>().join(", "),
+                n - 3
+            ),
+        }
+    }
+
+    /// `Thread 402 holds _lock, which it took in lazy_call (cuda.py:31), and takes it again in lazy_call (cuda.py:31).`
+    #[must_use]
+    pub fn twice(&self, step: &Step) -> String {
+        let voice = self.voice;
+        let hold = self.hold(step.waits_for, step.thread);
+        let taken = hold.and_then(|h| self.taken_place(h).or_else(|| voice.own_function(step.thread, h.taken_at?)));
+        let taken = taken.map(|p| format!(", which it took in {p},")).unwrap_or_default();
+        let again =
+            self.waiting_place(step.thread).map_or_else(|| " a second time".to_owned(), |p| format!(" again in {p}"));
+        format!(
+            "{} holds {}{}{taken} and takes it{again}.{}",
+            super::voice::capital(&voice.thread(step.thread)),
+            voice.thing(step.waits_for),
+            self.doubt(step.waits_for, step.thread),
+            self.between_told(step),
+        )
+    }
+
     /// ` (inferred)` where the hold is; nothing where it is proven. For the middle of a sentence.
     #[must_use]
     pub fn doubt(&self, id: ResourceId, t: ThreadRef) -> &'static str {
@@ -268,10 +331,10 @@ impl<'a> Scene<'a> {
 }
 
 /// `function (file.py:88)`; of the path the last part.
-pub(super) fn place(frame: &crate::facts::ManagedFrame) -> String {
+pub(super) fn place(frame: &ManagedFrame) -> String {
     let file = frame.file.rsplit('/').next().unwrap_or(&frame.file);
     let line = frame.line.map(|l| format!(":{l}")).unwrap_or_default();
-    format!("{} ({}{line})", super::plain(&frame.function), super::plain(file))
+    format!("{} ({}{line})", plain(&frame.function), plain(file))
 }
 
 /// Whether a module is the dynamic loader.
