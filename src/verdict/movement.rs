@@ -57,6 +57,10 @@ fn stands_elsewhere(was: &ThreadState, is: &ThreadState) -> bool {
         None => (t.sp_pc.map(|(_, pc)| pc), t.sp_pc.map(|(sp, _)| sp)),
     };
     // absolute time-outs are arguments: the call's number and first argument are enough to tell one wait from another
-    let call = |t: &ThreadState| t.syscall.map(|s| (s.number, s.args[0]));
-    switched || place(was) != place(is) || call(was) != call(is)
+    // after our own stop a timed call shows as `restart_syscall`, its number gone: no other call than before
+    let another_call = match (was.syscall, is.syscall) {
+        (Some(a), Some(b)) => a.args[0] != b.args[0] || matches!((a.number, b.number), (Some(a), Some(b)) if a != b),
+        (a, b) => a.is_some() != b.is_some(),
+    };
+    switched || place(was) != place(is) || another_call
 }
