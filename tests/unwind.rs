@@ -1,5 +1,7 @@
 //! The unwinder against `eu-stack -q` of elfutils: the same pcs, frame by frame, on real programs.
 
+mod support;
+
 use hangscope::diagnose::{self, Diagnosis, Options};
 use hangscope::snapshot::Snapshot;
 use hangscope::units::Pid;
@@ -300,6 +302,69 @@ fn without_call_frame_information() {
     assert_bare(&tables, "trampoline", &trampoline);
 }
 
+fn gcore(pid: i32, dir: &Path) -> PathBuf {
+    let made = Command::new("gcore").arg("-o").arg(dir.join("core")).arg(pid.to_string()).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    dir.join(format!("core.{pid}"))
+}
+
+fn core(path: &Path) -> Unwound {
+    only(diagnose::core(path, None, &Options::default()).unwrap())
+}
+
+/// Takes a core of `pid`, wherever its threads stand, and compares what both make of it.
+fn assert_core_alike(pid: i32, dir: &Path) -> Unwound {
+    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+    let file = gcore(pid, dir);
+    let theirs = eu_stack(&["--core", &file.display().to_string(), "-e", &exe.display().to_string()]);
+    let ours = core(&file);
+    std::fs::remove_file(&file).unwrap();
+    assert_alike(&ours, &theirs);
+    ours
+}
+
+#[test]
+fn wherever_a_thread_stands() {
+    if !have("eu-stack") || !have("gcc") || !have("gcore") {
+        return;
+    }
+    for flags in [&["-O2"][..], &["-O0"], &["-O1", "-s", "-fomit-frame-pointer", "-Wl,-z,ibtplt"]] {
+        let (dir, program) = compile("gcc", "busy.c", flags);
+        let busy = Hung::start(&mut Command::new(&program));
+        for _ in 0..3 {
+            assert_core_alike(busy.pid(), dir.path());
+        }
+    }
+}
+
+#[test]
+fn every_sample() {
+    if !have("eu-stack") || !have("gcc") || !have("gcore") {
+        return;
+    }
+    for name in support::build::sample_names() {
+        let expect: toml::Table = toml::from_str(
+            &std::fs::read_to_string(support::home().join("samples").join(&name).join("expect.toml")).unwrap(),
+        )
+        .unwrap();
+        let words = |v: Option<&toml::Value>| -> Vec<String> {
+            v.and_then(|v| v.as_array()).into_iter().flatten().filter_map(|w| w.as_str().map(str::to_owned)).collect()
+        };
+        let args = words(expect.get("variants").and_then(|v| v.as_table()?.values().next()));
+        let built =
+            support::build::build(&name, &words(expect.get("flags")), support::build::Toolchain::Host, None).unwrap();
+        let mut place = support::places::Place::host();
+        if built.join("program.py").exists() {
+            let Some(python) = pythons().pop() else { continue };
+            place.python = Some((python, String::new()));
+        }
+        let scratch = support::Scratch::new(&format!("unwind-{name}"));
+        let running = support::running::start(&place, &built, &args, scratch.path()).unwrap();
+        println!("{name}");
+        assert_core_alike(running.pid, scratch.path());
+    }
+}
+
 #[test]
 fn cores_and_minicores() {
     if !have("eu-stack") || !have("gcc") || !have("gcore") {
@@ -310,14 +375,10 @@ fn cores_and_minicores() {
     let small = dir.path().join("small");
     let options = Options { samples: Some(1), save_core: Some(small.clone()), ..Options::default() };
     let live = only(diagnose::live(&[Pid(hung.pid())], &options).unwrap());
-    let prefix = dir.path().join("big");
-    let made = Command::new("gcore").arg("-o").arg(&prefix).arg(hung.pid().to_string()).output().unwrap();
-    assert!(made.status.success());
-    let big = dir.path().join(format!("big.{}", hung.pid()));
+    let big = gcore(hung.pid(), dir.path());
     let exe = program.display().to_string();
     let theirs = eu_stack(&["--core", &big.display().to_string(), "-e", &exe]);
     drop(hung);
-    let core = |path: &Path| only(diagnose::core(path, None, &Options::default()).unwrap());
     let ours = core(&big);
     assert_alike(&ours, &theirs);
     assert_eq!(ours.pcs(), live.pcs());
