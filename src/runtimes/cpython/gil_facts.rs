@@ -190,4 +190,11 @@ impl Telling<'_> {
         let stack = self.view.stacks.get(index)?;
         stack.frames.iter().position(|f| self.loops.contain(f.pc.lookup())).map(frame_ix)
     }
+
+    /// The innermost frame of a thread in the interpreter's own module.
+    pub(super) fn innermost_own_frame(&self, index: usize) -> Option<FrameIx> {
+        let stack = self.view.stacks.get(index)?;
+        let is_own = |m| self.view.snapshot.module(m).is_some_and(|m| m.name() == self.found.module);
+        stack.frames.iter().position(|f| f.module.is_some_and(is_own)).map(frame_ix)
+    }
 }

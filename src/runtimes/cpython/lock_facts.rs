@@ -33,10 +33,11 @@ impl Telling<'_> {
 
     fn wait(&self, index: usize, wait: &PyWait, on: ResourceId) -> Wait {
         let natives = self.natives.get(&index);
-        // the loop that runs the program's own frame; without merged stacks the innermost there is
+        // the loop that runs the program's own frame; without merged stacks the innermost there is, or at least the interpreter
         let frame = natives
             .and_then(|n| n.get(wait.frame).copied().flatten())
             .or_else(|| self.innermost_loop(index))
+            .or_else(|| self.innermost_own_frame(index))
             .unwrap_or(FrameIx(0));
         Wait {
             thread: self.thread(index),

@@ -5,7 +5,7 @@
 //! have one function for each instruction. Such a frame is known by its caller, whose call instruction names the loop.
 
 use super::find::Found;
-use crate::memory::Memory;
+use crate::memory::{Memory, MemoryExt};
 use crate::runtimes::View;
 use crate::units::{Addr, FrameIx};
 use crate::unwind::Stack;
@@ -21,6 +21,14 @@ pub(super) struct Loops {
 
 /// `call rel32` on x86-64.
 const CALL: u8 = 0xe8;
+/// `jmp rel32` on x86-64.
+const JUMP: u8 = 0xe9;
+/// Tail calls followed from a called function to the loop.
+const MAX_TAIL_CALLS: u32 = 2;
+/// Bytes of a function searched for tail calls.
+const MAX_WRAPPER: u64 = 1024;
+/// Functions that one function may end in, looked at.
+const MAX_ENDS: usize = 16;
 
 impl Loops {
     /// What the symbols tell.
@@ -52,7 +60,10 @@ impl Loops {
                     continue;
                 }
                 let back = caller.pc.addr;
-                let is_call = *calls.entry(back).or_insert_with(|| calls_to(view.memory, back) == Some(entry));
+                let is_call = *calls.entry(back).or_insert_with(|| {
+                    calls_to(view.memory, back)
+                        .is_some_and(|to| to == entry || ends_in(view, to, entry, MAX_TAIL_CALLS))
+                });
                 if is_call && let Some(piece) = function_at(view, pc) {
                     self.ranges.push(piece);
                 }
@@ -68,6 +79,34 @@ fn calls_to(memory: &dyn Memory, back: Addr) -> Option<Addr> {
     memory.read(back.offset(-5), &mut code).ok()?;
     let [CALL, rel @ ..] = code else { return None };
     Some(back.offset(i64::from(i32::from_le_bytes(rel))))
+}
+
+/// Whether the function at `from` may end in a tail call of `entry`: the small wrappers that leave no frame
+/// (`_PyEval_Vector`, `_PyEval_EvalFrame`; Debian's 3.14 and 3.15).
+fn ends_in(view: &View<'_>, from: Addr, entry: Addr, tail_calls: u32) -> bool {
+    let Some(extent) = function_at(view, from) else { return false };
+    let size = extent.end.0.saturating_sub(from.0).min(MAX_WRAPPER);
+    let Ok(code) = usize::try_from(size).map_err(|_| ()).and_then(|n| view.memory.read_vec(from, n).map_err(|_| ()))
+    else {
+        return false;
+    };
+    let ends = jumps(&code, from);
+    ends.contains(&entry)
+        || tail_calls > 1
+            && ends
+                .iter()
+                .filter(|to| !extent.contains(to) && view.snapshot.module_at(**to).is_some())
+                .take(MAX_ENDS)
+                .any(|to| ends_in(view, *to, entry, tail_calls - 1))
+}
+
+/// Where the direct jumps of some code go, and some that are none: bytes that look like one.
+fn jumps(code: &[u8], at: Addr) -> Vec<Addr> {
+    let found = code.windows(5).zip(0i64..).filter_map(|(bytes, i)| {
+        let [JUMP, a, b, c, d] = *bytes else { return None };
+        Some(at.offset(i + 5).offset(i64::from(i32::from_le_bytes([a, b, c, d]))))
+    });
+    found.collect()
 }
 
 /// The extent the unwind information gives the function, or the piece of one, at `pc`.
@@ -93,5 +132,13 @@ mod tests {
         m.put(Addr(0x64_a7ef), &[0x4c, 0x89, 0xef, 0xff, 0xd0]);
         assert_eq!(calls_to(&m, Addr(0x64_a7f4)), None, "an indirect call");
         assert_eq!(calls_to(&m, Addr(4)), None);
+    }
+
+    #[test]
+    fn tail_calls_are_jumps() {
+        // jmp 0x5c6d90; jmp *%rax, as they stand in Debian's python3.15
+        let code = [0xe9, 0xb5, 0x02, 0xe7, 0xff, 0xff, 0xe0];
+        assert_eq!(jumps(&code, Addr(0x75_6ad6)), [Addr(0x5c_6d90)]);
+        assert_eq!(jumps(&code[1..], Addr(0x75_6ad7)), []);
     }
 }
