@@ -4,8 +4,8 @@ use super::frames::Named;
 use super::paint::{Style, unbroken};
 use super::stacks::{self, Mark};
 use super::text::{Page, state_word};
-use crate::units::ThreadRef;
-use std::collections::BTreeMap;
+use crate::units::{FrameIx, ThreadRef};
+use std::collections::{BTreeMap, HashMap};
 
 /// Frames of a group's stack shown.
 const FRAMES: usize = 4;
@@ -27,12 +27,10 @@ pub(super) fn groups(page: &Page<'_>, threads: &[ThreadRef]) -> String {
     let behind: BTreeMap<ThreadRef, ThreadRef> =
         page.case.verdict.blocked_behind.iter().map(|b| (b.thread, b.behind)).collect();
     let mut groups: BTreeMap<Alike, Vec<ThreadRef>> = BTreeMap::new();
+    let mut outlines: HashMap<Same<'_>, Vec<String>> = HashMap::new();
     for t in threads {
-        let alike = Alike {
-            doing: doing(page, *t),
-            behind: behind.get(t).map(|b| page.voice.short(*b)),
-            frames: outline(page, *t),
-        };
+        let frames = outlines.entry(same(page, *t)).or_insert_with(|| outline(page, *t)).clone();
+        let alike = Alike { doing: doing(page, *t), behind: behind.get(t).map(|b| page.voice.short(*b)), frames };
         groups.entry(alike).or_default().push(*t);
     }
     let mut order: Vec<(Alike, Vec<ThreadRef>)> = groups.into_iter().collect();
@@ -93,6 +91,18 @@ fn telling(page: &Page<'_>, t: ThreadRef, frames: Vec<Named>) -> Vec<Named> {
     }
     shown.truncate(FRAMES);
     shown
+}
+
+/// What two threads share whose outlines are the same: thousands of workers are named once.
+type Same<'a> = (Vec<u64>, Vec<(&'a str, Option<FrameIx>)>, Option<(FrameIx, Option<u32>)>);
+
+fn same<'a>(page: &Page<'a>, t: ThreadRef) -> Same<'a> {
+    let native = page.voice.stack(t).map_or_else(Vec::new, |s| s.frames.iter().map(|f| f.pc.addr.0).collect());
+    let managed = page
+        .voice
+        .managed(t)
+        .map_or_else(Vec::new, |m| m.frames.iter().map(|f| (f.function.as_str(), f.native)).collect());
+    (native, managed, page.case.graph.waits.get(&t).map(|w| (w.frame, w.managed_frame)))
 }
 
 /// Functions only: threads that differ by a line of one function are alike.

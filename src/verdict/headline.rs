@@ -1,8 +1,9 @@
 //! The one sentence.
 
 use super::patterns::{Scene, Shape};
-use super::{Kind, Look, Verdict, Voice, stall};
+use super::{Kind, Look, Verdict, Voice, knot, stall};
 use crate::facts::{Certainty, ResourceKind};
+use std::collections::BTreeSet;
 
 /// Threads a headline names; a longer ring is told by its ends.
 const NAMED: usize = 3;
@@ -143,6 +144,17 @@ fn busy(verdict: &Verdict, look: &Look<'_>) -> String {
 fn idle(verdict: &Verdict, look: &Look<'_>) -> String {
     let all = stall::threads(look).len();
     let first = if verdict.looks > 1 { "nothing is stuck" } else { "nothing is seen to be stuck" };
+    // an idle pool and a program whose last signaller is gone look alike: both are said, neither is claimed
+    if all > 0 && knot::stuck(look, &BTreeSet::new()).len() == all {
+        let who = if all == 1 {
+            "the only thread waits for a signal".to_owned()
+        } else {
+            format!("all {} wait for one another's signals", threads(all))
+        };
+        return format!(
+            "IDLE, or stuck: {who} and none is left to give one; only a signal handler or another process could"
+        );
+    }
     let for_lock = |w: &&crate::facts::Wait| {
         look.graph.resource(w.on).is_some_and(|r| super::patterns::is_lock(r.kind) && !r.idle)
     };

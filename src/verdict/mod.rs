@@ -377,13 +377,6 @@ impl Verdict {
         } else {
             (Kind::Idle, None)
         };
-        let stuck = knot::stuck(look, &BTreeSet::new());
-        if self.kind == Kind::Idle && !stuck.is_empty() && stuck.len() == stall::threads(look).len() {
-            self.notes.push(
-                "no thread of the process can wake another: unless a signal handler or another process does, it waits for ever"
-                    .to_owned(),
-            );
-        }
         if self.looks == 1 && !self.kind.is_stuck() {
             self.notes.push("this is one look: it cannot tell hung from slow".to_owned());
         }

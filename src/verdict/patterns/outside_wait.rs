@@ -1,7 +1,7 @@
 //! `io-wait`, `peer-wait`, `gpu-wait`: no cycle, but all wait behind a thread that waits for something outside.
 
 use super::{Pattern, Scene, Shape, Story};
-use crate::facts::{ResourceId, ResourceKind, Timeout};
+use crate::facts::{ResourceId, ResourceKind, Timeout, Wakers};
 use crate::units::ThreadRef;
 use crate::verdict::voice::capital;
 
@@ -43,10 +43,12 @@ fn io(scene: &Scene<'_>) -> Option<Story> {
                     | ResourceKind::Signal
                     | ResourceKind::Device
                     | ResourceKind::FileIo
+                    // a descriptor whose kind nothing tells
+                    | ResourceKind::Unknown
             )
         },
-        "Do not hold a lock or the GIL across a call that waits for the outside: take what is needed, let go, then wait. \
-         Give such calls a time-out.",
+        "Do not hold a lock across a call that waits for the outside: take what is needed, let go, then wait. Give such \
+         calls a time-out.",
     )
 }
 
@@ -57,10 +59,25 @@ fn tell(scene: &Scene<'_>, of: fn(ResourceKind) -> bool, advice: &str) -> Option
         None if scene.voice.state(root).and_then(|s| s.state) == Some('D') => ResourceKind::FileIo,
         None => return None,
     };
-    if !of(kind) {
+    let outside =
+        scene.wait(root).is_none_or(|w| scene.look.graph.resource(w.on).is_some_and(|r| r.wakers == Wakers::Outside));
+    if !of(kind) || !(outside || kind != ResourceKind::Unknown) {
         return None;
     }
-    Some(Story { explanation: chain(scene, root, holds, behind), advice: advice.to_owned(), culprit: Some(root) })
+    let gil = holds.iter().any(|h| scene.kind(*h) == ResourceKind::Gil);
+    let advice = if gil {
+        format!(
+            "Let go of the GIL around the call: Py_BEGIN_ALLOW_THREADS … Py_END_ALLOW_THREADS in C, py::gil_scoped_release \
+             in pybind11, ctypes.CDLL instead of ctypes.PyDLL. {advice}"
+        )
+    } else {
+        advice.to_owned()
+    };
+    let explanation = format!(
+        "{} This is no cycle: what ends the wait lies outside these threads.",
+        chain(scene, root, holds, behind)
+    );
+    Some(Story { explanation, advice, culprit: Some(root) })
 }
 
 /// `Thread 402 holds the GIL and waits for socket 12; 6 threads wait behind it.`
