@@ -2,6 +2,7 @@
 
 use super::facts::Telling;
 use super::holds::Witnessed;
+use super::inferred::Probable;
 use super::locks::{Lock, LockKind, Sleep};
 use super::waits::{PyWait, Wanted};
 use crate::facts::{
@@ -199,6 +200,9 @@ impl Telling<'_> {
         let blocks: Vec<&Witnessed> = self.scene.witnessed.iter().filter(|w| w.lock.addr == lock.addr).collect();
         match lock.owner {
             Some(ident) => facts.holds.extend(self.recorded(lock, id, ident, &blocks)),
+            None if lock.locked && blocks.is_empty() => {
+                facts.holds.extend(self.scene.probable.get(&lock.addr).map(|p| self.by_inference(p, id)));
+            }
             None if lock.locked => facts.holds.extend(blocks.iter().map(|w| self.by_block(w, id))),
             None => {}
         }
@@ -236,6 +240,28 @@ impl Telling<'_> {
             taken_at: None,
             taken_at_managed: taken_at(w),
             evidence: vec![self.block_evidence(w)],
+        }
+    }
+
+    /// A hold that is the likeliest reading of the holder's code.
+    fn by_inference(&self, p: &Probable, id: ResourceId) -> Hold {
+        let framed = self.scene.stacks.get(&p.thread).and_then(|s| s.frames.get(p.frame));
+        let code = framed.and_then(|f| f.code.as_ref());
+        let (function, file) = code.map_or(("?", "?"), |c| (c.function.as_str(), c.file_name()));
+        let line = p.line.map(|l| format!(":{l}")).unwrap_or_default();
+        Hold {
+            holder: Holder::Thread(self.thread(p.thread)),
+            of: id,
+            mode: Mode::Exclusive,
+            certainty: Certainty::Inferred,
+            taken_at: None,
+            taken_at_managed: u32::try_from(p.frame).ok().map(|frame| TakenAt { frame, line: p.line }),
+            evidence: vec![Evidence::new(format!(
+                "inferred: {function} ({file}{line}) in thread {} calls acquire on `{}` before where it stands, without a \
+                 release since; no other thread's code does, and the lock is taken",
+                self.tid(p.thread),
+                p.name
+            ))],
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Usually the symbol `_PyEval_EvalFrameDefault` tells. But compilers cut the function in pieces whose names `strip` takes
 //! away (Debian's 3.14: 1,184 bytes bear the name, the loop itself lies elsewhere), and interpreters built with tail calls
-//! have one function for each instruction. Such a frame is known by its caller, whose call instruction names the loop.
+//! have one function for each instruction. Such a frame is known by its caller, whose call instruction names the loop, or a
+//! wrapper that ends by jumping to it (3.15's `_PyEval_Vector`).
 
 use super::find::Found;
 use crate::memory::{Memory, MemoryExt};
@@ -21,14 +22,6 @@ pub(super) struct Loops {
 
 /// `call rel32` on x86-64.
 const CALL: u8 = 0xe8;
-/// `jmp rel32` on x86-64.
-const JUMP: u8 = 0xe9;
-/// Tail calls followed from a called function to the loop.
-const MAX_TAIL_CALLS: u32 = 2;
-/// Bytes of a function searched for tail calls.
-const MAX_WRAPPER: u64 = 1024;
-/// Functions that one function may end in, looked at.
-const MAX_ENDS: usize = 16;
 
 impl Loops {
     /// What the symbols tell.
@@ -50,7 +43,7 @@ impl Loops {
     /// Learns the pieces that symbols do not name, from the call instructions of all stacks. Says whether there were any.
     pub(super) fn learn(&mut self, view: &View<'_>) -> bool {
         let Some(entry) = self.entry else { return false };
-        let mut calls: HashMap<Addr, bool> = HashMap::new();
+        let mut calls: HashMap<Addr, Option<Vec<Range<Addr>>>> = HashMap::new();
         let before = self.ranges.len();
         for stack in view.stacks {
             for pair in stack.frames.windows(2) {
@@ -60,11 +53,13 @@ impl Loops {
                     continue;
                 }
                 let back = caller.pc.addr;
-                let is_call = *calls.entry(back).or_insert_with(|| {
-                    calls_to(view.memory, back)
-                        .is_some_and(|to| to == entry || ends_in(view, to, entry, MAX_TAIL_CALLS))
+                let way = calls.entry(back).or_insert_with(|| {
+                    let called = calls_to(view.memory, back)?;
+                    way_to(view, called, entry, 0)
                 });
-                if is_call && let Some(piece) = function_at(view, pc) {
+                // a function on the way that is still there has not jumped yet: it is no loop
+                let jumped = way.as_ref().is_some_and(|w| !w.iter().any(|r| r.contains(&pc)));
+                if jumped && let Some(piece) = function_at(view, pc) {
                     self.ranges.push(piece);
                 }
             }
@@ -73,31 +68,39 @@ impl Loops {
     }
 }
 
+/// Wrappers followed at most.
+const MAX_JUMPS: usize = 3;
+/// Bytes of a wrapper looked through.
+const MAX_WRAPPER: u64 = 64 * 1024;
+/// `jmp rel32` on x86-64.
+const JUMP: u8 = 0xe9;
+
+/// The wrappers from `at` to `entry`, each of which ends by jumping to the next (a sibling call, after which it has no frame
+/// any more). Empty where `at` is the entry; `None` where there is no such way.
+fn way_to(view: &View<'_>, at: Addr, entry: Addr, hops: usize) -> Option<Vec<Range<Addr>>> {
+    if at == entry {
+        return Some(Vec::new());
+    }
+    let extent = function_at(view, at).filter(|e| hops < MAX_JUMPS && e.end.0 - e.start.0 <= MAX_WRAPPER)?;
+    let len = usize::try_from(extent.end.0 - extent.start.0).ok()?;
+    let code = view.memory.read_vec(extent.start, len).ok()?;
+    let mut targets = jumps(&code, extent.start);
+    targets.retain(|t| !extent.contains(t) && view.snapshot.module_at(*t).is_some());
+    targets.sort_by_key(|t| *t != entry);
+    targets.truncate(64);
+    targets.into_iter().find_map(|t| {
+        let mut way = way_to(view, t, entry, hops + 1)?;
+        way.push(extent.clone());
+        Some(way)
+    })
+}
+
 /// Where the direct call before a return address went.
 fn calls_to(memory: &dyn Memory, back: Addr) -> Option<Addr> {
     let mut code = [0; 5];
     memory.read(back.offset(-5), &mut code).ok()?;
     let [CALL, rel @ ..] = code else { return None };
     Some(back.offset(i64::from(i32::from_le_bytes(rel))))
-}
-
-/// Whether the function at `from` may end in a tail call of `entry`: the small wrappers that leave no frame
-/// (`_PyEval_Vector`, `_PyEval_EvalFrame`; Debian's 3.14 and 3.15).
-fn ends_in(view: &View<'_>, from: Addr, entry: Addr, tail_calls: u32) -> bool {
-    let Some(extent) = function_at(view, from) else { return false };
-    let size = extent.end.0.saturating_sub(from.0).min(MAX_WRAPPER);
-    let Ok(code) = usize::try_from(size).map_err(|_| ()).and_then(|n| view.memory.read_vec(from, n).map_err(|_| ()))
-    else {
-        return false;
-    };
-    let ends = jumps(&code, from);
-    ends.contains(&entry)
-        || tail_calls > 1
-            && ends
-                .iter()
-                .filter(|to| !extent.contains(to) && view.snapshot.module_at(**to).is_some())
-                .take(MAX_ENDS)
-                .any(|to| ends_in(view, *to, entry, tail_calls - 1))
 }
 
 /// Where the direct jumps of some code go, and some that are none: bytes that look like one.

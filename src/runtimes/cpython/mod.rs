@@ -11,6 +11,7 @@ mod frames;
 mod gil;
 mod gil_facts;
 mod holds;
+mod inferred;
 mod lines;
 mod lock_facts;
 mod locks;

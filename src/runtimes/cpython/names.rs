@@ -5,6 +5,7 @@
 use super::objects::{Objects, words_of};
 use super::offsets::FrameLayout;
 use super::place::{Framed, PyStack};
+use super::slots::Reference;
 use crate::memory::MemoryExt;
 use crate::units::Addr;
 use std::cell::RefCell;
@@ -42,6 +43,27 @@ impl<'a> Names<'a> {
             .or_else(|| frames().find_map(|f| self.local(f, target)))
     }
 
+    /// How the frame itself can name `target`.
+    pub(super) fn reference(&self, framed: &Framed, target: Addr) -> Option<Reference> {
+        let code = framed.code.as_ref()?;
+        let locals = self.objects.locals(&framed.frame, code);
+        if let Some((name, _)) = locals.iter().find(|(_, v)| *v == target) {
+            return Some(Reference::Local(name.clone()));
+        }
+        if let Some(name) = self.globals_of(framed).and_then(|g| self.key_of(g, target)) {
+            return Some(Reference::Global(name));
+        }
+        let this = framed.first_argument(self.objects)?;
+        let class = self.objects.type_of(this)?;
+        self.instance_attribute(this, target)
+            .or_else(|| {
+                self.line_of(class.addr).into_iter().find_map(|c| {
+                    self.key_of(self.objects.addr(c, self.objects.o.type_dict).ok().filter(|d| !d.is_null())?, target)
+                })
+            })
+            .map(Reference::Attribute)
+    }
+
     fn entries(&self, dict: Addr) -> Entries {
         if let Some(known) = self.dicts.borrow().get(&dict) {
             return Rc::clone(known);
@@ -56,14 +78,19 @@ impl<'a> Names<'a> {
         self.objects.string(key).ok()
     }
 
-    /// `torch.cuda._initialization_lock`.
-    fn global(&self, framed: &Framed, target: Addr) -> Option<String> {
-        let o = self.objects;
-        let at = match &o.o.frame {
+    /// The dict of a frame's globals.
+    fn globals_of(&self, framed: &Framed) -> Option<Addr> {
+        let at = match &self.objects.o.frame {
             FrameLayout::Object(f) => f.globals,
             FrameLayout::Inline(f) => f.globals,
         };
-        let globals = o.addr(framed.frame.addr, at).ok().filter(|g| !g.is_null())?;
+        self.objects.addr(framed.frame.addr, at).ok().filter(|g| !g.is_null())
+    }
+
+    /// `torch.cuda._initialization_lock`.
+    fn global(&self, framed: &Framed, target: Addr) -> Option<String> {
+        let o = self.objects;
+        let globals = self.globals_of(framed)?;
         let name = self.key_of(globals, target)?;
         let module = self.entries(globals).iter().find(|(k, _)| o.string_is(*k, "__name__")).map(|(_, v)| *v);
         match module.and_then(|m| o.string(m).ok()) {

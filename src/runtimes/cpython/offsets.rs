@@ -3,6 +3,7 @@
 //!
 //! A field that a version has not is `None`; nobody asks for the version to find out.
 
+use super::inferred::CallOffsets;
 use super::locks::LockOffsets;
 use super::with_blocks::WithOffsets;
 use crate::layout::{Field, Layouts, Subject, Table, Version};
@@ -153,6 +154,7 @@ pub(super) struct Offsets {
     pub code_exceptiontable: Option<u64>,
     pub code_stacksize: u64,
     pub code_nlocals: u64,
+    pub code_names: u64,
     pub code_nlocalsplus: Option<u64>,
     /// The code as a `bytes` object (up to 3.10) …
     pub code_bytes: Option<u64>,
@@ -211,6 +213,7 @@ pub(super) struct Offsets {
     pub gil: GilOffsets,
     pub locks: LockOffsets,
     pub with: WithOffsets,
+    pub calls: CallOffsets,
 }
 
 /// `struct _gil_runtime_state`.
@@ -451,6 +454,7 @@ impl Offsets {
             code_exceptiontable: c.opt("PyCodeObject", "co_exceptiontable"),
             code_stacksize: c.need("PyCodeObject", "co_stacksize")?,
             code_nlocals: c.need("PyCodeObject", "co_nlocals")?,
+            code_names: c.need("PyCodeObject", "co_names")?,
             code_nlocalsplus: c.opt("PyCodeObject", "co_nlocalsplus"),
             code_bytes: c.opt("PyCodeObject", "co_code"),
             code_adaptive: c.opt("PyCodeObject", "co_code_adaptive"),
@@ -517,6 +521,7 @@ impl Offsets {
             gil,
             locks: LockOffsets::choose(c.table, &c.subject),
             with: with_offsets(c.table),
+            calls: call_offsets(c.table),
         })
     }
 }
@@ -533,6 +538,21 @@ fn with_offsets(table: &Table) -> WithOffsets {
         pair: opcode("LOAD_SPECIAL").is_some(),
         block_type: table.number("SETUP_FINALLY").and_then(|n| i32::try_from(n).ok()),
         setup_with: opcode("SETUP_WITH"),
+    }
+}
+
+/// What the look for calls of `acquire` needs of the constants.
+fn call_offsets(table: &Table) -> CallOffsets {
+    let opcodes = |name: &str| table.numbers(name).iter().filter_map(|n| u8::try_from(*n).ok()).collect();
+    let shift = |name: &str| table.number(name).and_then(|n| u32::try_from(n).ok()).unwrap_or(0).min(8);
+    CallOffsets {
+        attribute_loads: opcodes("attribute_loads"),
+        attribute_shift: shift("attribute_shift"),
+        global_loads: opcodes("global_loads"),
+        global_shift: shift("global_shift"),
+        name_loads: opcodes("name_loads"),
+        cache_units: table.numbers("cache_units").to_vec(),
+        extended_arg: table.number("EXTENDED_ARG").and_then(|n| u8::try_from(n).ok()),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use super::census::Census;
 use super::holds::{Holds, Witnessed};
+use super::inferred::{Inference, Probable};
+use super::locks::LockKind;
 use super::names::Names;
 use super::objects::Objects;
 use super::place::{Framed, Places, PyStack};
@@ -18,6 +20,8 @@ pub(super) struct Scene<'a> {
     pub witnessed: Vec<Witnessed>,
     /// By index into the snapshot's threads.
     pub waits: BTreeMap<usize, PyWait>,
+    /// Who probably holds the locks that are waited for and that nothing proves held.
+    pub probable: HashMap<Addr, Probable>,
     /// Names of the objects held and waited for.
     pub names: HashMap<Addr, String>,
 }
@@ -36,9 +40,41 @@ impl<'a> Scene<'a> {
         drop(codes);
         let waits: BTreeMap<usize, PyWait> =
             stacks.iter().filter_map(|(i, stack)| Some((*i, wait_of(objects, threads.get(*i)?, stack)?))).collect();
+        let probable = infer(objects, &stacks, &witnessed, &waits);
         let names = name_all(objects, &stacks, &witnessed, &waits);
-        Scene { places, stacks, witnessed, waits, names }
+        Scene { places, stacks, witnessed, waits, probable, names }
     }
+}
+
+/// Looks for the probable holders of the taken locks that nothing proves held.
+fn infer(
+    objects: &Objects<'_>,
+    stacks: &BTreeMap<usize, PyStack<'_>>,
+    witnessed: &[Witnessed],
+    waits: &BTreeMap<usize, PyWait>,
+) -> HashMap<Addr, Probable> {
+    let wanted_by = |thread: usize| match waits.get(&thread).map(|w| &w.wanted) {
+        Some(Wanted::Lock(lock)) => Some(lock),
+        _ => None,
+    };
+    let mut unproven: Vec<Addr> = waits
+        .keys()
+        .filter_map(|t| wanted_by(*t))
+        .filter_map(|lock| {
+            let proven = lock.owner.is_some() || witnessed.iter().any(|w| w.lock.addr == lock.addr);
+            (lock.kind == LockKind::Lock && lock.locked && !proven).then_some(lock.addr)
+        })
+        .collect();
+    unproven.sort_unstable();
+    unproven.dedup();
+    let inference = Inference::new(objects);
+    unproven
+        .into_iter()
+        .filter_map(|lock| {
+            let waits = |thread: usize| wanted_by(thread).is_some_and(|l| l.addr == lock);
+            Some((lock, inference.holder(lock, stacks, &waits)?))
+        })
+        .collect()
 }
 
 fn name_all(

@@ -10,6 +10,26 @@ use crate::units::Addr;
 /// Slots of one frame read at most.
 const MAX_SLOTS: i32 = 4096;
 
+/// How a frame can name an object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Reference {
+    /// A global of its module.
+    Global(String),
+    /// An attribute of its first argument, or of that one's class.
+    Attribute(String),
+    /// A local variable.
+    Local(String),
+}
+
+impl Reference {
+    /// The name.
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Reference::Global(n) | Reference::Attribute(n) | Reference::Local(n) => n,
+        }
+    }
+}
+
 impl Objects<'_> {
     /// The pointer in a stack reference; `None` for what is no object (NULL, a tagged integer).
     pub(super) fn untag(&self, word: u64) -> Option<Addr> {

@@ -6,7 +6,7 @@
 An offset file is JSON: `about` (what it came from), `constants`, and `structs.NAME.{size,fields}`, where a field is a
 byte offset or, for a bit field, `[byte, bit, width]`. They are read from the DWARF of an interpreter with gdb's
 `ptype /o`, or from an object compiled against the interpreter's headers. One table is written per minor version and
-build kind; where two micro versions differ, both structs stand in it and `applies` tells them apart.
+build kind, with what opcodes.py printed under each interpreter (opcodes.json); where two micro versions differ, both structs stand in it and `applies` tells them apart.
 """
 import json
 import pathlib
@@ -109,6 +109,7 @@ def derive(given):
 
 
 def main(directory):
+    opcodes = json.loads((HERE / "opcodes.json").read_text())
     for table, files in TABLES.items():
         given = [json.loads((directory / f"{f}.json").read_text()) for f in files]
         model = directory / f"{table.rstrip('t')}.json"
@@ -126,6 +127,8 @@ def main(directory):
                 text.append(f"{key} = {json.dumps(constants[key])}")
         if version in GEN_SUSPENDED:
             text.append(f"gen_suspended = {GEN_SUSPENDED[version]}")
+        for key, value in opcodes.get(version, {}).items():
+            text.append(f"{key} = {json.dumps(value)}")
         for key, value in sorted(constants.get("opcodes", {}).items()):
             text.append(f"{key} = {value}")
         # EXTENDED_ARG is 144 in every version up to 3.12; the offset files name it where they need it

@@ -1,0 +1,209 @@
+//! Who probably holds a lock that was taken by `acquire()` instead of `with`: nothing on the stack proves it.
+//!
+//! A frame qualifies that can name the lock and whose code, up to where it stands, has called `acquire` on that name once
+//! more than `release`. One thread must qualify, and one only. Words: "inferred", never "holds" alone.
+
+use super::code::Code;
+use super::names::Names;
+use super::objects::Objects;
+use super::place::{Framed, PyStack};
+use super::slots::Reference;
+use crate::memory::MemoryExt;
+use crate::units::Addr;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+/// Bytecode of one function looked at, in 2-byte units.
+const MAX_UNITS: u64 = 65_536;
+/// Frames of one stack looked at, newest first.
+const MAX_FRAMES: usize = 256;
+
+/// Opcodes the look at the code needs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct CallOffsets {
+    pub attribute_loads: Vec<u8>,
+    pub attribute_shift: u32,
+    pub global_loads: Vec<u8>,
+    pub global_shift: u32,
+    pub name_loads: Vec<u8>,
+    /// Inline cache units after each opcode, by number.
+    pub cache_units: Vec<u64>,
+    pub extended_arg: Option<u8>,
+}
+
+/// A thread that probably holds a lock.
+#[derive(Clone, Debug)]
+pub(super) struct Probable {
+    /// Index into the snapshot's threads.
+    pub thread: usize,
+    /// Index of the frame that called `acquire`.
+    pub frame: usize,
+    /// The line of that call.
+    pub line: Option<u32>,
+    /// How the frame names the lock.
+    pub name: String,
+}
+
+/// One call of `acquire` or `release` in a function's code.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Call {
+    unit: i64,
+    acquires: bool,
+    on: Receiver,
+}
+
+/// What a method was called on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Receiver {
+    Global(String),
+    Attribute(String),
+    /// A local variable or something computed.
+    Other,
+}
+
+/// Looks for probable holders; each function's code is looked at once.
+pub(super) struct Inference<'a> {
+    objects: &'a Objects<'a>,
+    names: Names<'a>,
+    calls: RefCell<HashMap<Addr, Rc<Vec<Call>>>>,
+}
+
+impl<'a> Inference<'a> {
+    pub(super) fn new(objects: &'a Objects<'a>) -> Inference<'a> {
+        Inference { objects, names: Names::new(objects), calls: RefCell::default() }
+    }
+
+    /// The one thread that probably holds `lock`. `waits` says which thread's newest frame is inside `acquire` of it now.
+    pub(super) fn holder(
+        &self,
+        lock: Addr,
+        stacks: &BTreeMap<usize, PyStack<'_>>,
+        waits: &dyn Fn(usize) -> bool,
+    ) -> Option<Probable> {
+        let mut found: Vec<Probable> = Vec::new();
+        for (thread, stack) in stacks {
+            for (i, framed) in stack.frames.iter().take(MAX_FRAMES).enumerate() {
+                let waiting_here = i == 0 && waits(*thread);
+                if let Some(mut p) = self.in_frame(lock, framed, waiting_here) {
+                    (p.thread, p.frame) = (*thread, i);
+                    found.push(p);
+                    break;
+                }
+            }
+        }
+        match found.as_slice() {
+            [_] => found.pop(),
+            _ => None,
+        }
+    }
+
+    fn in_frame(&self, lock: Addr, framed: &Framed, waiting_here: bool) -> Option<Probable> {
+        let code = framed.code.as_ref()?;
+        let calls = self.calls_of(code);
+        if !calls.iter().any(|c| c.acquires) {
+            return None;
+        }
+        let reference = self.names.reference(framed, lock)?;
+        let unit = code.unit_of(self.objects, &framed.frame)?;
+        let is_it = |c: &&Call| match (&reference, &c.on) {
+            (Reference::Global(name), Receiver::Global(on)) => name == on,
+            (Reference::Attribute(name), Receiver::Attribute(on)) => name == on,
+            (Reference::Local(_), Receiver::Other) => true,
+            _ => false,
+        };
+        let before: Vec<&Call> = calls.iter().filter(|c| c.unit < unit).filter(is_it).collect();
+        // the acquire a thread waits in has not succeeded
+        let done = match (waiting_here, before.as_slice()) {
+            (true, [earlier @ .., last]) if last.acquires => earlier,
+            (true, _) => return None,
+            (false, all) => all,
+        };
+        let balance: i64 = done.iter().map(|c| if c.acquires { 1 } else { -1 }).sum();
+        let last = done.iter().rev().find(|c| c.acquires)?;
+        (balance > 0).then(|| Probable {
+            thread: 0,
+            frame: 0,
+            line: code.line_at(self.objects, last.unit),
+            name: reference.name().to_owned(),
+        })
+    }
+
+    fn calls_of(&self, code: &Code) -> Rc<Vec<Call>> {
+        if let Some(known) = self.calls.borrow().get(&code.addr) {
+            return Rc::clone(known);
+        }
+        let found = Rc::new(find_calls(self.objects, code).unwrap_or_default());
+        self.calls.borrow_mut().insert(code.addr, Rc::clone(&found));
+        found
+    }
+}
+
+/// The calls of `acquire` and `release` in a function's code, in its order.
+fn find_calls(objects: &Objects<'_>, code: &Code) -> Option<Vec<Call>> {
+    let o = objects.o;
+    let names = objects.tuple(objects.addr(code.addr, o.code_names).ok()?).ok()?;
+    let index_of = |text: &str| names.iter().position(|n| objects.string_is(*n, text)).map(|i| i as u32);
+    let (acquire, release) = (index_of("acquire")?, index_of("release"));
+    let units = usize::try_from(code.units.min(MAX_UNITS)).ok()?;
+    let bytes = objects.memory.read_vec(code.start, units * 2).ok()?;
+    let name = |index: u32| {
+        let name = names.get(usize::try_from(index).ok()?)?;
+        objects.string(*name).ok()
+    };
+    let mut calls = Vec::new();
+    let mut receiver = Receiver::Other;
+    for (unit, op, argument) in instructions(&o.calls, &bytes) {
+        let c = &o.calls;
+        if c.attribute_loads.contains(&op) {
+            let index = argument >> c.attribute_shift;
+            if index == acquire || Some(index) == release {
+                calls.push(Call { unit, acquires: index == acquire, on: receiver.clone() });
+            }
+            receiver = name(index).map_or(Receiver::Other, Receiver::Attribute);
+        } else if c.global_loads.contains(&op) {
+            receiver = name(argument >> c.global_shift).map_or(Receiver::Other, Receiver::Global);
+        } else if c.name_loads.contains(&op) {
+            receiver = name(argument).map_or(Receiver::Other, Receiver::Global);
+        } else {
+            receiver = Receiver::Other;
+        }
+    }
+    Some(calls)
+}
+
+/// The instructions of bytecode: unit, opcode, full argument. Caches and prefixes are passed over.
+fn instructions<'b>(o: &'b CallOffsets, bytes: &'b [u8]) -> impl Iterator<Item = (i64, u8, u32)> + 'b {
+    let units = bytes.as_chunks::<2>().0;
+    let mut at = 0usize;
+    std::iter::from_fn(move || {
+        let mut argument = 0u32;
+        loop {
+            let [op, arg] = *units.get(at)?;
+            argument = (argument << 8) | u32::from(arg);
+            let here = at;
+            at += 1;
+            if Some(op) == o.extended_arg {
+                continue;
+            }
+            let caches = o.cache_units.get(usize::from(op)).copied().unwrap_or(0);
+            at = at.saturating_add(usize::try_from(caches).unwrap_or(0));
+            return Some((i64::try_from(here).ok()?, op, argument));
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn caches_are_no_instructions() {
+        let mut cache_units = vec![0; 256];
+        cache_units[106] = 4;
+        let o = CallOffsets { cache_units, extended_arg: Some(144), ..CallOffsets::default() };
+        let code = [151, 0, 106, 3, 106, 9, 106, 9, 106, 9, 106, 9, 144, 1, 100, 2, 83, 0];
+        let all: Vec<_> = instructions(&o, &code).collect();
+        assert_eq!(all, [(0, 151, 0), (1, 106, 3), (7, 100, 258), (8, 83, 0)]);
+    }
+}
