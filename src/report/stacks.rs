@@ -43,6 +43,23 @@ impl Mark {
         })
     }
 
+    /// The mark moved to the native frame where the program's own native code lies between that and the interpreter's:
+    /// there the interpreter's frame is not the one that waits.
+    fn nearest(&self, frames: &[Named]) -> Mark {
+        let managed = frames.iter().position(|f| f.kind == FrameKind::Python && f.managed == self.managed);
+        let native = frames.iter().position(|f| f.kind == FrameKind::Native && f.native == self.native);
+        let between = match (native, managed) {
+            (Some(native), Some(managed)) if self.managed.is_some() => frames.get(native + 1..managed),
+            _ => None,
+        };
+        let own = |f: &Named| f.kind != FrameKind::Python && f.function.is_some() && !of_runtime(f);
+        let mut mark = self.clone();
+        if between.is_some_and(|b| b.iter().any(own)) {
+            mark.managed = None;
+        }
+        mark
+    }
+
     /// Whether it marks this frame: the interpreter's where it names one, else the native one.
     pub(super) fn is_on(&self, frame: &Named) -> bool {
         match (self.managed, frame.kind) {
@@ -113,6 +130,7 @@ pub(super) fn table(page: &Page<'_>, t: ThreadRef, marks: &[Mark]) -> String {
 
 fn rows(page: &Page<'_>, frames: &[Named], marks: &[Mark]) -> (Vec<Row>, usize) {
     let verbose = page.options.verbose;
+    let marks: Vec<Mark> = marks.iter().map(|m| m.nearest(frames)).collect();
     let marked = |f: &Named| marks.iter().find(|m| m.is_on(f));
     let shown = shown(frames, &|f| marked(f).is_some());
     let mut rows: Vec<Row> = Vec::new();
@@ -236,6 +254,15 @@ const BEGINNINGS: &[&str] = &[
 /// Where a Python thread begins, in `threading.py`.
 const PYTHON_BEGINNINGS: &[&str] =
     &["Thread.run", "Thread._bootstrap_inner", "Thread._bootstrap", "run", "_bootstrap_inner", "_bootstrap"];
+
+/// Whether a native frame belongs to the interpreter, its foreign function interfaces or the language's libraries.
+fn of_runtime(f: &Named) -> bool {
+    let module = f.module.as_deref().unwrap_or_default();
+    matches!(f.domain, Some("libc" | "loader" | "cpython" | "cxx"))
+        || ["libffi", "_cffi_backend"].iter().any(|m| module.starts_with(m))
+        || module.contains(".cpython-3")
+        || f.file.as_deref().is_some_and(is_std_header)
+}
 
 /// Which frames are shown without `verbose`: not the interpreter's own, not the foreign function interface's, not what
 /// lies inside the marked innermost frame, not a thread's beginning.

@@ -63,11 +63,7 @@ fn told(scene: &Scene<'_>, step: &Step, held: ResourceId) -> String {
     let hold = scene.hold(held, step.thread);
     let taken = hold.and_then(|h| scene.taken_place(h).or_else(|| voice.own_function(step.thread, h.taken_at?)));
     let taken = taken.map(|p| format!(", taken in {p},")).unwrap_or_default();
-    let wait = scene.wait(step.thread);
-    let here = wait.and_then(|w| {
-        let frame = w.managed_frame.and_then(|i| voice.managed(step.thread)?.frames.get(i as usize));
-        frame.map(super::place).or_else(|| scene.waiting_place(step.thread))
-    });
+    let here = scene.waiting_place(step.thread);
     let here = here.map(|p| format!(" in {p}")).unwrap_or_default();
     format!(
         "{} holds {}{}{taken} and {}{here}.",
@@ -88,9 +84,9 @@ fn gil_advice(scene: &Scene<'_>, native: ResourceId) -> String {
     let name = scene.voice.name(native);
     format!(
         "Never wait for {name} while holding the GIL, and never take the GIL while holding {name}: release the GIL \
-         (Py_BEGIN_ALLOW_THREADS, py::gil_scoped_release) before locking it. In C++, declare the guard that takes the \
-         GIL before the guard of {name}, so that the lock is dropped first and never held while the GIL is waited for. \
-         Keep the lock: dropping it only trades the hang for a race."
+         (Py_BEGIN_ALLOW_THREADS, py::gil_scoped_release) before locking it. In C++, declare the guard that releases the \
+         GIL, and takes it back at its end, before the guard of {name}: then the lock is dropped before the GIL is waited \
+         for. Keep the lock: dropping it only trades the hang for a race."
     )
 }
 
