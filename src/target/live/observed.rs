@@ -66,23 +66,24 @@ impl Stopped<'_> {
     }
 
     /// `/proc` does not tell `fs_base`. With glibc it is the address of the thread's `struct pthread`, which lies near the
-    /// top of the thread's stack; the first thread's lies in a small anonymous mapping, or at the heap's start in a static
+    /// top of the thread's stack; the first thread's lies at the end of an anonymous mapping, or at the heap's start in a static
     /// program. Where two claim to be the same thread's, none is taken.
     fn find_thread_pointers(&mut self) {
         const PAGES: u64 = 2;
-        const SMALL: u64 = 64 << 10;
-        const SMALL_ONES: usize = 64;
+        const TOP: u64 = 64 << 10;
+        const ENDS: usize = 64;
         let stacks = self.threads.iter().filter_map(|t| {
             let sp = t.registers.as_ref()?.sp()?;
             let m = mapping_at(&self.mappings, Addr(sp)).filter(|m| m.path.is_none())?;
             Some((Addr(m.end.0.saturating_sub(PAGES * PAGE)).max(m.start), m.end))
         });
         let private = |m: &&Mapping| m.permissions.write && !m.permissions.shared;
-        let small = self.mappings.iter().filter(private).filter(|m| m.path.is_none() && m.end.0 - m.start.0 <= SMALL);
+        // later mappings may have been joined to its lower end; it was among the first made, and those lie highest
+        let anonymous = self.mappings.iter().rev().filter(private).filter(|m| m.path.is_none());
+        let ends = anonymous.map(|m| (Addr(m.end.0.saturating_sub(TOP)).max(m.start), m.end)).take(ENDS);
         let heap = self.mappings.iter().filter(|m| m.path.as_ref().is_some_and(|p| p.as_os_str() == "[heap]"));
         let heads = heap.map(|m| (m.start, m.end.min(m.start.offset((PAGES * PAGE) as i64))));
-        let mut places: Vec<(Addr, Addr)> =
-            stacks.chain(small.map(|m| (m.start, m.end)).take(SMALL_ONES)).chain(heads).collect();
+        let mut places: Vec<(Addr, Addr)> = stacks.chain(ends).chain(heads).collect();
         places.sort_unstable();
         places.dedup();
         let ranges: Vec<(Addr, usize)> = places
