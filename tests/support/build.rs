@@ -77,26 +77,26 @@ fn compiler(source: &Path, target: &Path, flags: &[String]) -> Vec<String> {
     if target.extension().is_some_and(|e| e == "so") {
         words.extend(["-shared", "-fPIC"].map(String::from));
     }
-    words.extend(flags.iter().cloned());
     words.extend(["-o".into(), target.display().to_string(), source.display().to_string()]);
+    words.extend(flags.iter().cloned());
     words
 }
 
-/// Compiles one file with the machine's compiler.
-pub fn compile_on_host(source: &Path, target: &Path, flags: &[String]) -> Result<(), String> {
+fn compile_on_host(source: &Path, target: &Path, flags: &[String]) -> Result<(), String> {
     // Built beside and renamed: another test process may be running the old one.
-    let making = target.with_extension(format!("making-{}", std::process::id()));
-    let mut words = compiler(source, target, flags);
-    let at = words.len() - 2;
-    words[at] = making.display().to_string();
+    let making = target.with_file_name(format!(
+        "making-{}-{}",
+        std::process::id(),
+        target.file_name().unwrap_or_default().to_string_lossy()
+    ));
+    let words = compiler(source, &making, flags);
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
     finish(command, source)?;
     std::fs::rename(&making, target).map_err(|e| e.to_string())
 }
 
-/// Compiles one file with the compiler of a root; `target` is this machine's path.
-pub fn compile_in_root(root: &Root, source: &Path, target: &Path, flags: &[String]) -> Result<(), String> {
+fn compile_in_root(root: &Root, source: &Path, target: &Path, flags: &[String]) -> Result<(), String> {
     let at = format!(
         "/opt/hangscope-build/{}-{}",
         std::process::id(),

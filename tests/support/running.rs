@@ -3,6 +3,7 @@
 use super::places::Place;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,6 +14,8 @@ pub struct Running {
     child: Child,
     /// As this machine names it.
     pub pid: i32,
+    /// As it names itself.
+    pub own_pid: i64,
     /// Its working directory, as this machine names it: a kernel core lands here.
     pub cwd: PathBuf,
 }
@@ -47,6 +50,7 @@ pub fn start(place: &Place, dir: &Path, args: &[String], cwd: &Path) -> Result<R
         Some((python, _)) => command.arg(python).arg(dir.join("program.py")),
         None => command.arg(dir.join("program")),
     };
+    command.env("HANGSCOPE_SAMPLE_SECONDS", "900"); // a slow machine; it is killed long before
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     let child = command.spawn().map_err(|e| format!("cannot start {command:?}: {e}"))?;
     let pid = i32::try_from(child.id()).map_err(|e| e.to_string())?;
@@ -54,19 +58,20 @@ pub fn start(place: &Place, dir: &Path, args: &[String], cwd: &Path) -> Result<R
         Some(root) => root.path.join(cwd.strip_prefix("/").unwrap_or(cwd)),
         None => cwd.to_path_buf(),
     };
-    let mut running = Running { child, pid, cwd };
+    let mut running = Running { child, pid, own_pid: 0, cwd };
     let mut line = String::new();
     let out = running.child.stdout.take().ok_or("no stdout")?;
     // A sample that never gets ready ends itself within half a minute, and so ends this read.
     BufReader::new(out).read_line(&mut line).map_err(|e| e.to_string())?;
     let said = line.strip_prefix("ready ").and_then(|pid| pid.trim().parse::<i32>().ok());
     let said = said.ok_or_else(|| format!("it did not get ready: {line:?}"))?;
+    running.own_pid = i64::from(said);
     if place.own_pids {
         running.pid = only_child(pid).and_then(only_child).ok_or("the namespace has no second process")?;
     } else if said != pid {
         return Err(format!("it says it is {said}, but {pid} was started"));
     }
-    running.wait_until("its observer has gone", |r| !r.thread_names().iter().any(|n| n == "observer"))?;
+    running.wait_until("its observer has gone", |r| !r.thread_names().values().any(|n| n == "observer"))?;
     Ok(running)
 }
 
@@ -86,13 +91,16 @@ impl Running {
         Ok(())
     }
 
-    /// The kernel's names of its threads.
-    pub fn thread_names(&self) -> Vec<String> {
+    /// The kernel's names of its threads, by the thread id that the program itself sees.
+    pub fn thread_names(&self) -> BTreeMap<i64, String> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten().flatten();
-        tasks
-            .filter_map(|t| std::fs::read_to_string(t.path().join("comm")).ok())
-            .map(|n| n.trim_end().to_string())
-            .collect()
+        let named = tasks.filter_map(|task| {
+            let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+            let ids = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
+            let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+            Some((ids.split_whitespace().last()?.parse().ok()?, name.trim_end().to_string()))
+        });
+        named.collect()
     }
 
     /// A field of `/proc/PID/status`.
