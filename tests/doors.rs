@@ -1,0 +1,192 @@
+//! Every sample, wherever it can run, through every door: one verdict, that of its `expect.toml`.
+//!
+//! Prints a row for each (sample, place), a column for each door. The words given on the command line choose: a row runs whose
+//! name (`abba-mutex/robust@sid`) holds one of them. What cannot run here is skipped and said; in CI it fails.
+
+mod support;
+
+#[path = "doors/expect.rs"]
+mod expect;
+#[path = "doors/row.rs"]
+mod row;
+
+use expect::Expect;
+use row::{Cell, Door, Row};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::Instant;
+use support::build::{self, Toolchain};
+use support::places::{self, Installed, Place};
+
+/// The interpreters that CI must have.
+const REQUIRED: [&str; 3] = ["3.11", "3.13", "3.15"];
+
+fn main() -> ExitCode {
+    let began = Instant::now();
+    let chosen = Chosen::from_arguments();
+    let roots = places::roots();
+    let native = places::native_places(&roots);
+    let mut pythons = None; // asked for only where a row needs them
+    let mut rows: Vec<Row> = Vec::new();
+    let mut skips: Vec<String> = Vec::new();
+    for name in build::sample_names() {
+        let expect = Expect::read(&name);
+        if !chosen.may_hold(&name) {
+            continue;
+        }
+        let places: &[Place] = match expect.is_python() {
+            true => pythons.get_or_insert_with(|| places::python_places(&roots)),
+            false => &native,
+        };
+        for place in places {
+            for (variant, args) in expect.variants() {
+                let row = Row::new(&name, &variant, args, place, &expect);
+                if chosen.holds(&row.name()) {
+                    rows.push(row);
+                }
+            }
+        }
+    }
+    if chosen.list {
+        rows.iter().for_each(|r| println!("{}: test", r.name()));
+        return ExitCode::SUCCESS;
+    }
+    let mut failures: Vec<(String, String)> = Vec::new();
+    if let Some(pythons) = &pythons {
+        for minor in REQUIRED {
+            if !pythons.iter().any(|p: &Place| p.minor().as_deref() == Some(minor)) {
+                skips.push(format!("skipped: needs a CPython {minor} (tests/roots makes one)"));
+            }
+        }
+    }
+    skips.extend(Door::ALL.iter().filter_map(|d| d.obstacle()).map(|why| format!("skipped: needs {why}")));
+    skips.sort();
+    skips.dedup();
+    for skip in &skips {
+        println!("{skip}");
+        if support::in_ci() && !rows.is_empty() {
+            failures.push(("ci".into(), skip.clone()));
+        }
+    }
+
+    let prepared = match prepare(&rows) {
+        Ok(prepared) => prepared,
+        Err(why) => {
+            println!("the samples cannot be built: {why}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let results = run_all(&rows, &prepared);
+    let (mut passed, mut skipped) = (0, 0);
+    for (row, cells) in rows.iter().zip(results) {
+        for (door, cell) in cells {
+            match cell {
+                Cell::Good(_) => passed += 1,
+                Cell::Skipped => skipped += 1,
+                Cell::Bad(why) => failures.push((format!("{} {}", row.name(), door.word()), why)),
+            }
+        }
+    }
+    for (name, why) in &failures {
+        println!("\n{name}:\n  {}", why.replace('\n', "\n  "));
+    }
+    let word = if failures.is_empty() { "ok" } else { "FAILED" };
+    println!(
+        "\ntest result: {word}. {passed} passed; {} failed; {skipped} ignored; 0 measured; 0 filtered out; finished in {:.2}s\n",
+        failures.len(),
+        began.elapsed().as_secs_f64()
+    );
+    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What the command line asks for, in libtest's words as far as they matter here.
+struct Chosen {
+    words: Vec<String>,
+    list: bool,
+}
+
+impl Chosen {
+    fn from_arguments() -> Chosen {
+        let mut words = Vec::new();
+        let mut list = false;
+        let mut arguments = std::env::args().skip(1);
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--list" => list = true,
+                "--test-threads" | "--skip" | "--format" | "--color" | "-Z" => drop(arguments.next()),
+                flag if flag.starts_with('-') => {}
+                word => words.push(word.to_string()),
+            }
+        }
+        Chosen { words, list }
+    }
+
+    fn holds(&self, row: &str) -> bool {
+        self.words.is_empty() || self.words.iter().any(|w| row.contains(w.as_str()))
+    }
+
+    /// Could a row of this sample be chosen? Saves asking every interpreter for its version.
+    fn may_hold(&self, sample: &str) -> bool {
+        self.words.is_empty()
+            || self.words.iter().any(|w| w.contains('@') || sample.contains(w.split('/').next().unwrap_or(w)))
+    }
+}
+
+/// Where each row's sample lies, as its place names it, and what keeps it there.
+struct Prepared {
+    dirs: Vec<std::path::PathBuf>,
+    installed: BTreeMap<String, Installed>,
+}
+
+fn prepare(rows: &[Row]) -> Result<Prepared, String> {
+    let oldest = places::roots().into_iter().find(|r| r.suite == "bullseye");
+    let mut prepared = Prepared { dirs: Vec::new(), installed: BTreeMap::new() };
+    for row in rows {
+        let toolchain = if row.place.root.is_some() { Toolchain::OldestRoot } else { Toolchain::Host };
+        let built = build::build(&row.sample, &row.expect.flags, toolchain, oldest.as_ref())?;
+        let dir = match &row.place.root {
+            None => built,
+            Some(root) => {
+                let at = match prepared.installed.entry(root.suite.clone()) {
+                    std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+                    std::collections::btree_map::Entry::Vacant(entry) => {
+                        entry.insert(Installed::new(root).map_err(|e| e.to_string())?)
+                    }
+                };
+                at.add(&row.sample, &built).map_err(|e| e.to_string())?
+            }
+        };
+        prepared.dirs.push(dir);
+    }
+    Ok(prepared)
+}
+
+/// Runs the rows, a few at a time, and prints each as it is done.
+fn run_all(rows: &[Row], prepared: &Prepared) -> Vec<Vec<(Door, Cell)>> {
+    let _kept_until_done = &prepared.installed;
+    if !rows.is_empty() {
+        println!("{}", row::heading());
+    }
+    let next = Mutex::new(0);
+    let done: Mutex<BTreeMap<usize, Vec<(Door, Cell)>>> = Mutex::new(BTreeMap::new());
+    let workers = std::thread::available_parallelism().map_or(2, std::num::NonZero::get) + 1; // much of a row is waiting
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                loop {
+                    let i = {
+                        let mut next = next.lock().expect("no worker panics");
+                        *next += 1;
+                        *next - 1
+                    };
+                    let Some(row) = rows.get(i) else { break };
+                    let cells = row.run(&prepared.dirs[i], i);
+                    println!("{}", row.line(&cells));
+                    done.lock().expect("no worker panics").insert(i, cells);
+                }
+            });
+        }
+    });
+    done.into_inner().expect("no worker panics").into_values().collect()
+}
