@@ -1,5 +1,5 @@
 /* Blocks a thread named "waiter" on the thing named by the first argument, held by a thread named "holder" where it can be
- * held. Prints `ready` once the waiter sleeps in the system call it should; ends when its input does, or after a minute. */
+ * held. Prints `ready PID` once the waiter sleeps there; ends by itself after a minute. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -164,7 +164,7 @@ static void block(void)
         nanosleep(&t, NULL);
     } else if (is("child")) {
         int child = fork();
-        if (!child) { prctl(PR_SET_PDEATHSIG, SIGKILL); stay(); }
+        if (!child) { prctl(PR_SET_NAME, "child"); prctl(PR_SET_PDEATHSIG, SIGKILL); stay(); }
         waitpid(child, NULL, 0);
     } else if (is("signal")) {
         sigset_t set;
@@ -242,15 +242,11 @@ int main(int argc, char **argv)
         while (!holds) usleep(200);
         if (is("dead-owner")) pthread_join(holder_thread, NULL);
     }
+    int pid = (int)getpid();
     if (is("fork")) {
-        int child = fork();
-        if (child) {
-            char c;
-            while (read(0, &c, 1) > 0) {}
-            kill(child, SIGKILL);
-            return 0;
-        }
+        if (fork()) stay();
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        alarm(60);
     }
     if (is("fork")) pthread_create(&w, &small, waiter, NULL);
     go = 1;
@@ -264,10 +260,7 @@ int main(int argc, char **argv)
     }
     if (!settled(waiter_tid)) return 1;
     char text[64];
-    int n = snprintf(text, sizeof text, "ready %d\n", (int)getpid());
+    int n = snprintf(text, sizeof text, "ready %d\n", pid);
     if (write(1, text, n) != n) return 1;
-    char c;
-    if (is("fork")) stay();
-    while (read(0, &c, 1) > 0) {}
-    _exit(0);
+    stay();
 }
