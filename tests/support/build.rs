@@ -82,7 +82,8 @@ fn compiler(source: &Path, target: &Path, flags: &[String]) -> Vec<String> {
     words
 }
 
-fn compile_on_host(source: &Path, target: &Path, flags: &[String]) -> Result<(), String> {
+/// Compiles one file with the machine's compiler.
+pub fn compile_on_host(source: &Path, target: &Path, flags: &[String]) -> Result<(), String> {
     // Built beside and renamed: another test process may be running the old one.
     let making = target.with_file_name(format!(
         "making-{}-{}",
@@ -96,7 +97,8 @@ fn compile_on_host(source: &Path, target: &Path, flags: &[String]) -> Result<(),
     std::fs::rename(&making, target).map_err(|e| e.to_string())
 }
 
-fn compile_in_root(root: &Root, source: &Path, target: &Path, flags: &[String]) -> Result<(), String> {
+/// Compiles one file with the compiler of a root; `target` is this machine's path.
+pub fn compile_in_root(root: &Root, source: &Path, target: &Path, flags: &[String]) -> Result<(), String> {
     let at = format!(
         "/opt/hangscope-build/{}-{}",
         std::process::id(),
