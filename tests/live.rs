@@ -155,7 +155,7 @@ fn eight_calls_a_thread_at_most() {
     let threads = released.threads.len() as u64;
     assert_eq!(threads, 501);
     println!("{threads} threads: pause {:?}, {} calls", released.pause, released.syscalls_in_pause);
-    assert!(released.syscalls_in_pause <= threads * 5, "{} calls for {threads} threads", released.syscalls_in_pause);
+    assert!(released.syscalls_in_pause <= threads * 8, "{} calls for {threads} threads", released.syscalls_in_pause);
 }
 
 #[test]
@@ -166,6 +166,7 @@ fn expected_pages_come_in_one_call() {
     let maps = stopped.mappings().unwrap();
     let ranges: Vec<_> = maps.iter().filter(|m| m.permissions.read && m.is_file()).map(|m| (m.start, 100)).collect();
     assert!(ranges.len() > 5);
+    let before = stopped.calls();
     stopped.memory().expect(&ranges);
     stopped.memory().expect(&[(Addr(0x10), 8), (Addr(u64::MAX - 4), 100), (Addr(u64::MAX), usize::MAX)]);
     for (at, _) in &ranges {
@@ -173,12 +174,11 @@ fn expected_pages_come_in_one_call() {
         stopped.memory().read_u64(at.offset(2048)).unwrap();
     }
     assert!(matches!(stopped.memory().read_u64(Addr(0x10)), Err(ReadError::Unmapped(_))));
+    assert_eq!(stopped.calls(), before + 1);
     let released = stopped.release();
     for (at, _) in &ranges {
         released.kept.read_u64(at.offset(4088)).unwrap();
     }
-    // 3 threads with 4 calls, looking for new threads with 4, one call for all pages, and what the wait took
-    assert!(released.syscalls_in_pause < 40, "{}", released.syscalls_in_pause);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a_vfork_parent_is_described_and_hangs_nobody() {
 #[test]
 fn signals_sent_meanwhile_arrive() {
     let mut p = Running::start(&["count"]).ready();
-    let mut sender = Command::new(program()).args(["send", &p.pid().to_string(), "3000"]).spawn().unwrap();
+    let mut sender = Command::new(program()).args(["send", &p.pid().to_string(), "15000"]).spawn().unwrap();
     let live = p.live();
     let mut stops = 0;
     while sender.try_wait().unwrap().is_none() {
@@ -247,10 +247,10 @@ fn signals_sent_meanwhile_arrive() {
         stops += 1;
     }
     assert!(sender.wait().unwrap().success());
-    assert!(stops > 3);
+    assert!(stops > 1);
     p.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     let line = p.line();
-    assert_eq!(line, "3000", "after {stops} stops");
+    assert_eq!(line, "15000", "after {stops} stops");
 }
 
 #[test]
@@ -301,7 +301,8 @@ fn threads_made_meanwhile_are_found() {
     for _ in 0..100 {
         let stopped = live.stop(&StopLimits::default()).unwrap();
         let now = states(p.pid());
-        assert!(now.iter().all(|(s, _)| "tZX".contains(*s)), "{now:?}");
+        let missing: Vec<_> = stopped.thread_states().iter().filter_map(|t| t.missing.as_ref()).collect();
+        assert!(now.iter().all(|(s, _)| "tZX".contains(*s)), "{now:?} {missing:?}");
         drop(stopped);
     }
     settles(p.pid(), "SRDZX");
@@ -448,10 +449,16 @@ fn what_moves_while_observed_loses_its_registers() {
     assert!(released.threads[0].missing.as_ref().unwrap().contains("moved"));
 }
 
+/// Copies a program by another process: one that we wrote ourselves could not be started while a child forked meanwhile by
+/// another test still has it open for writing.
+fn copy_program(from: &std::path::Path, to: &std::path::Path) {
+    assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
+}
+
 #[test]
 fn a_deleted_program_and_a_replaced_library_open() {
     let copy = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("live-gone-{}", std::process::id()));
-    std::fs::copy(program(), &copy).unwrap();
+    copy_program(program(), &copy);
     let p = Running::of(Command::new(&copy).args(["threads", "1"])).ready();
     let before = std::fs::read(&copy).unwrap();
     std::fs::remove_file(&copy).unwrap();
@@ -495,7 +502,14 @@ fn helper_plays_another_hangscope() {
                 let released = s.release();
                 say(format!("held {} kept {} exe {opened:?}", released.threads.len(), released.kept.len()));
             }
-            Err(e) => say(format!("stop: {e}")),
+            Err(e) => {
+                let seen = ptrace_refusal(pid).map(|(cause, _)| e.to_string().contains(&cause));
+                let o = live.observe(&limits).unwrap();
+                o.read_stacks();
+                let r = o.release();
+                let registers = r.threads.iter().filter(|t| t.registers.is_some()).count();
+                say(format!("stop: {e} (foreseen {seen:?}); observed {registers} kept {}", r.kept.len()));
+            }
         }
     }
 }
@@ -576,6 +590,37 @@ fn another_users_process_is_refused_with_the_cause() {
         said.starts_with(&format!("open: cannot attach to {}: it belongs to user 0 and we are user", p.pid())),
         "{said}"
     );
+}
+
+#[test]
+fn where_a_filter_forbids_ptrace_proc_still_tells() {
+    let p = Running::start(&["threads", "4"]).ready();
+    settles(p.pid(), "S");
+    let tries = another("HANGSCOPE_TEST_TRIES", p.pid());
+    let mut filtered = Command::new(program());
+    filtered.arg("without-ptrace").arg(tries.get_program()).args(tries.get_args());
+    filtered.env("HANGSCOPE_TEST_TRIES", p.pid().to_string());
+    let said = said(&mut Running::of(&mut filtered));
+    assert!(said.contains("a seccomp filter forbids") && said.contains("(foreseen Some(true))"), "{said}");
+    // five threads and their stacks, through /proc/PID/mem
+    let kept: usize = said.rsplit_once("observed 5 kept ").unwrap().1.parse().unwrap();
+    assert!(kept > 5 * 4096, "{said}");
+}
+
+#[test]
+fn from_inside_a_user_namespace_the_outside_is_refused_with_the_cause() {
+    let p = Running::start(&["threads", "1"]).ready();
+    let tries = another("HANGSCOPE_TEST_TRIES", p.pid());
+    let mut inside = Command::new("unshare");
+    inside.args(["-U", "-r"]).arg(tries.get_program()).args(tries.get_args());
+    inside.env("HANGSCOPE_TEST_TRIES", p.pid().to_string());
+    let allowed = Command::new("unshare").args(["-U", "-r", "true"]).status().is_ok_and(|s| s.success());
+    if !allowed {
+        println!("skipped: needs the right to make a user namespace");
+        return;
+    }
+    let said = said(&mut Running::of(&mut inside));
+    assert!(said.contains("we are inside a user namespace"), "{said}");
 }
 
 #[test]
@@ -667,10 +712,11 @@ fn a_32_bit_process_is_refused() {
         elf.extend(word.to_le_bytes());
     }
     elf.extend(code);
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), elf).unwrap();
-    std::fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let path = file.into_temp_path();
+    let directory = tempfile::tempdir().unwrap();
+    let (written, path) = (directory.path().join("written"), directory.path().join("program"));
+    std::fs::write(&written, elf).unwrap();
+    std::fs::set_permissions(&written, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    copy_program(&written, &path);
     let Ok(mut child) = Command::new(&path).spawn() else {
         println!("skipped: needs a kernel that runs 32-bit programs");
         return;

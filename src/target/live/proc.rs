@@ -35,10 +35,9 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<u8>, Errno> {
 /// Reads a short `/proc` file with one read: all of it comes at once, as each is made in one piece below 4 KiB.
 pub(super) fn read_short(path: &Path) -> Result<Vec<u8>, Errno> {
     let fd = open(path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
-    let mut piece = vec![0u8; 4096];
+    let mut piece = [0u8; 4096];
     let n = read(&fd, &mut piece)?;
-    piece.truncate(n);
-    Ok(piece)
+    Ok(piece.get(..n).unwrap_or(&[]).to_vec())
 }
 
 /// What `/proc/…/stat` says. Source: Linux `fs/proc/array.c`, `do_task_stat`.

@@ -23,6 +23,8 @@ struct Scene {
     files_owner: Option<u32>,
     /// Whether both live in the same user namespace; unknown where it cannot be seen.
     same_user_namespace: Option<bool>,
+    /// Whether we live in a user namespace that is not the machine's first: our capabilities end at its border.
+    own_namespace_is_inner: bool,
     /// The system's security module label of the target, where one is set (`unconfined` counts as none).
     label: Option<String>,
     /// Whether the system call itself is cut off from us.
@@ -74,6 +76,8 @@ fn read_scene(pid: Pid) -> Scene {
         tracer: target.tracer.filter(|t| *t != 0).map(read_tracer),
         yama: read("/proc/sys/kernel/yama/ptrace_scope".into()).and_then(|t| t.parse().ok()),
         files_owner: std::fs::metadata(format!("/proc/{pid}/status")).ok().map(|m| m.uid()),
+        // the first one has a fixed number (Linux include/linux/proc_ns.h, PROC_USER_INIT_INO)
+        own_namespace_is_inner: namespace("self").is_some_and(|n| n.as_os_str() != "user:[4026531837]"),
         same_user_namespace: namespace("self").zip(namespace(&pid.to_string())).map(|(a, b)| a == b),
         label: read(format!("/proc/{pid}/attr/current"))
             .map(|l| l.trim_matches('\0').to_string())
@@ -154,6 +158,12 @@ fn explain(s: &Scene) -> (String, String) {
             "run hangscope as root of the host",
         );
     }
+    if s.own_namespace_is_inner && s.same_user_namespace.is_none() {
+        return say(
+            "we are inside a user namespace (a rootless container), and our rights end there",
+            "run hangscope outside of it, or inside the target's own container",
+        );
+    }
     if let Some(label) = &s.label {
         return (
             format!("the system's security policy forbids it (its label is {label})"),
@@ -196,6 +206,9 @@ mod tests {
         assert!(cause(&|s| s.tracer = Some("gdb (77)".into())).contains("gdb (77) traces it already"));
         assert!(cause(&|s| (s.ptrace_cut_off, s.own.seccomp) = (true, Some(2))).contains("seccomp"));
         assert!(cause(&|s| s.same_user_namespace = Some(false)).contains("user namespace"));
+        assert!(
+            cause(&|s| (s.own_namespace_is_inner, s.own.capabilities) = (true, Some(u64::MAX))).contains("rights end")
+        );
         assert!(cause(&|s| s.label = Some("snap.x (enforce)".into())).contains("snap.x"));
         assert!(cause(&|s| s.own_process = true).contains("itself"));
     }

@@ -201,12 +201,18 @@ impl<'a> Stopped<'a> {
         self.expect(&ranges);
     }
 
+    /// System calls made since the first interrupt.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.live.remote.calls.load(Ordering::Relaxed).saturating_sub(self.calls_before)
+            + self.shared.calls.load(Ordering::Relaxed)
+    }
+
     /// Lets everything run on and gives what was kept.
     #[must_use]
     pub fn release(mut self) -> Released {
         let ended = self.let_go();
-        let calls = self.live.remote.calls.load(Ordering::Relaxed).saturating_sub(self.calls_before)
-            + self.shared.calls.load(Ordering::Relaxed);
+        let calls = self.calls();
         let mut warnings = std::mem::take(&mut self.warnings);
         let mut threads = std::mem::take(&mut self.threads);
         match ended {

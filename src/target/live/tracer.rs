@@ -81,7 +81,7 @@ pub(super) struct Order {
     pub skip: BTreeSet<HostTid>,
     /// The longest the first thread may be held.
     pub max_pause: Duration,
-    /// The longest to wait for one thread.
+    /// How long to wait for one thread before its state is looked at, and again after half that time.
     pub per_thread: Duration,
 }
 
@@ -192,12 +192,13 @@ impl Tracees {
 
     /// Waits until every interrupted thread stands, has ended, or its time is over. One after another: while we wait for
     /// the first the others come to their stops, so that each costs one call. A thread that only waits for a CPU is given
-    /// until `deadline`: on a busy machine that takes its time, but it does come.
+    /// until `deadline`: on a busy machine that takes its time, but it does come. One found in state D twice is given up.
     fn await_stops(&mut self, order: &Order, deadline: Instant) {
         for t in &mut self.list {
             let State::Awaited(since) = t.state else { continue };
             let mut until = deadline.min(since + order.per_thread);
             let mut tries = 0u32;
+            let mut asleep = 0u32;
             t.state = loop {
                 self.shared.calls.fetch_add(1, Ordering::Relaxed);
                 match read_stop(t.tid) {
@@ -211,10 +212,11 @@ impl Tracees {
                     Ok(None) if Instant::now() < until => give_way(tries),
                     Ok(None) => {
                         self.shared.calls.fetch_add(3, Ordering::Relaxed);
-                        match read_state(&order.tasks, t.tid) {
-                            Some('R') if Instant::now() < deadline => until = deadline,
-                            _ => break State::Late,
+                        asleep += u32::from(read_state(&order.tasks, t.tid) == Some('D'));
+                        if asleep > 1 || Instant::now() >= deadline {
+                            break State::Late;
                         }
+                        until = deadline.min(until + order.per_thread / 2);
                     }
                     Err(_) => break State::Gone,
                 }
