@@ -1,32 +1,36 @@
 //! The decision procedure: from a thread's futex to what it waits for and who holds that.
 
-use super::frames::{self, Frames, Innermost};
+use super::GlibcDecoder;
+use super::frames::{Frames, Innermost};
 use super::futex::{FutexWait, Op};
 use super::loader::{LoaderLock, LoaderLocks};
 use super::mutex::Mutex;
 use super::objects::{self, Rwlock};
 use super::owners::{Owner, Owners};
-use super::{GlibcDecoder, heap_of};
 use crate::facts::{
     Certainty, Evidence, Facts, Gap, Hold, Holder, Mode, Reentrancy, Resource, ResourceId, ResourceKind, Wait, Wakers,
 };
 use crate::layout::{FrameSignature, Layouts};
-use crate::memory::MemoryExt;
 use crate::runtimes::View;
-use crate::units::{Addr, FrameIx, Tid};
-use std::collections::BTreeSet;
+use crate::units::{Addr, Tid};
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 
 /// One instant as this decoder sees it.
 pub(super) struct Scene<'a> {
-    decoder: &'a GlibcDecoder,
-    view: &'a View<'a>,
-    owners: Owners,
+    pub(super) decoder: &'a GlibcDecoder,
+    pub(super) view: &'a View<'a>,
+    pub(super) owners: Owners,
     loader: LoaderLocks,
-    futexes: Vec<Option<FutexWait>>,
+    pub(super) futexes: Vec<Option<FutexWait>>,
+    /// Holders found by looking at all threads, once for each resource.
+    holders: RefCell<HashMap<ResourceId, Option<Hold>>>,
+    /// Names of globals, once for each address.
+    names: RefCell<HashMap<Addr, Option<String>>>,
 }
 
 /// What a thread was found to wait for.
-struct Found {
+pub(super) struct Found {
     resource: Resource,
     mode: Mode,
     evidence: Vec<Evidence>,
@@ -34,11 +38,11 @@ struct Found {
 }
 
 impl Found {
-    fn new(resource: Resource) -> Found {
+    pub(super) fn new(resource: Resource) -> Found {
         Found { resource, mode: Mode::Exclusive, evidence: Vec::new(), holds: Vec::new() }
     }
 
-    fn because(mut self, text: impl Into<String>) -> Found {
+    pub(super) fn because(mut self, text: impl Into<String>) -> Found {
         self.evidence.push(Evidence::new(text));
         self
     }
@@ -49,7 +53,7 @@ impl Found {
         self
     }
 
-    fn held(mut self, hold: Option<Hold>) -> Found {
+    pub(super) fn held(mut self, hold: Option<Hold>) -> Found {
         self.holds.extend(hold);
         self
     }
@@ -62,7 +66,7 @@ impl<'a> Scene<'a> {
             LoaderLocks::find(view.memory, global, Layouts::glibc(), &decoder.subject, decoder.layouts.mutex)
         });
         let futexes = (0..view.snapshot.threads.len()).map(|i| FutexWait::parse(&view.syscall(i)?)).collect();
-        Scene { decoder, view, owners, loader, futexes }
+        Scene { decoder, view, owners, loader, futexes, holders: RefCell::default(), names: RefCell::default() }
     }
 
     pub fn decode(&self, facts: &mut Facts) {
@@ -114,17 +118,17 @@ impl<'a> Scene<'a> {
         self.join(futex)
             .or_else(|| self.mutex(index, futex, frames, innermost))
             .or_else(|| self.io_lock(futex, frames))
-            .or_else(|| self.arena(index, futex))
+            .or_else(|| self.arena(futex))
             .or_else(|| self.condvar(index, futex, true))
             .or_else(|| self.rwlock(futex))
             .or_else(|| self.semaphore(futex))
             .or_else(|| self.barrier(futex))
             .or_else(|| self.condvar(index, futex, false))
-            .or_else(|| self.once(index, futex, innermost))
-            .or_else(|| self.inner_lock(index, futex, frames))
+            .or_else(|| self.once(futex, innermost))
+            .or_else(|| self.inner_lock(futex, frames))
     }
 
-    fn at(&self, at: Addr) -> ResourceId {
+    pub(super) fn at(&self, at: Addr) -> ResourceId {
         ResourceId::At(self.view.process, at)
     }
 
@@ -140,7 +144,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    fn resource(&self, id: ResourceId, kind: ResourceKind, at: Addr) -> Resource {
+    pub(super) fn resource(&self, id: ResourceId, kind: ResourceKind, at: Addr) -> Resource {
         Resource {
             id,
             kind,
@@ -154,6 +158,15 @@ impl<'a> Scene<'a> {
 
     /// A global's name as a person would say it: `ipc_import_mutex (libfoo.so)`.
     fn name_of(&self, at: Addr) -> Option<String> {
+        if let Some(known) = self.names.borrow().get(&at) {
+            return known.clone();
+        }
+        let name = self.find_name(at);
+        self.names.borrow_mut().insert(at, name.clone());
+        name
+    }
+
+    fn find_name(&self, at: Addr) -> Option<String> {
         let (symbol, into, module) = self.view.snapshot.object_at(at)?;
         let name = crate::elf::demangle(&symbol.name);
         Some(match into {
@@ -162,7 +175,7 @@ impl<'a> Scene<'a> {
         })
     }
 
-    fn tid(&self, index: usize) -> i32 {
+    pub(super) fn tid(&self, index: usize) -> i32 {
         self.view.snapshot.threads.get(index).map_or(0, |t| t.tid.0)
     }
 
@@ -192,9 +205,23 @@ impl<'a> Scene<'a> {
         })
     }
 
+    /// The hold of `of`, found once for all its waiters.
+    pub(super) fn once_for_all(&self, of: ResourceId, find: impl FnOnce() -> Option<Hold>) -> Option<Hold> {
+        if let Some(known) = self.holders.borrow().get(&of) {
+            return known.clone();
+        }
+        let hold = find();
+        self.holders.borrow_mut().insert(of, hold.clone());
+        hold
+    }
+
     /// Adds where the holder took it, if its frames show.
     fn placed(&self, hold: Option<Hold>, at: Addr) -> Option<Hold> {
-        let mut hold = hold?;
+        let hold = hold?;
+        self.once_for_all(hold.of, || self.find_place(hold, at))
+    }
+
+    fn find_place(&self, mut hold: Hold, at: Addr) -> Option<Hold> {
         if let Holder::Thread(thread) = hold.holder {
             let frames = Frames::of(self.view, usize::try_from(thread.thread).ok()?);
             hold.taken_at = frames.names_in_code(at).or_else(|| frames.mentions(at));
@@ -311,17 +338,9 @@ impl<'a> Scene<'a> {
     /// Whether the thread's stack pairs some condition variable with this mutex: it waits to take it again.
     fn pair_with_mutex(&self, index: usize, mutex: Addr) -> bool {
         let sp = self.view.snapshot.threads.get(index).and_then(|t| t.registers.as_ref()).and_then(|r| r.sp());
-        let Some(sp) = sp.map(Addr) else { return false };
-        let mut before = None;
-        for at in (0..objects::PAIR_SEARCH).step_by(8) {
-            let Some(word) = sp.checked_add(at).and_then(|here| self.view.memory.read_addr(here).ok()) else { break };
-            let condition = before.filter(|_| word == mutex).filter(|base: &Addr| base.0.is_multiple_of(8));
-            if condition.is_some_and(|base| self.condvar_at(base)) {
-                return true;
-            }
-            before = Some(word);
-        }
-        false
+        let words = sp.map(|sp| objects::stack_words(self.view.memory, Addr(sp))).unwrap_or_default();
+        let mut pairs = words.iter().zip(words.iter().skip(1));
+        pairs.any(|(base, other)| *other == mutex && base.0.is_multiple_of(8) && self.condvar_at(*base))
     }
 
     fn condvar_at(&self, base: Addr) -> bool {
@@ -406,222 +425,5 @@ impl<'a> Scene<'a> {
         let resource = self.resource(id, ResourceKind::Barrier, at);
         let text = format!("the futex is part of the barrier at {at}: {here} of {count} have arrived");
         Some(Found::new(resource).any().because(text))
-    }
-
-    /// A lock of glibc that records its owner as a `struct pthread` pointer: a `FILE`'s, the list of files', `exit`'s.
-    fn io_lock(&self, futex: &FutexWait, frames: &Frames<'_>) -> Option<Found> {
-        if futex.op != Op::Wait || !futex.private || futex.value != 2 {
-            return None;
-        }
-        let (owner, _) = objects::io_lock(self.view.memory, self.decoder.layouts.io_lock?, futex.at, &self.owners)?;
-        let file = self.file_of(futex.at);
-        let exit = frames.meanings().any(|(_, s)| s.means.word("kind") == Some("exit-lock"));
-        let (kind, name) = match file {
-            Some(name) => (ResourceKind::StdioLock, Some(name)),
-            None if exit && self.in_libc(futex.at) => (ResourceKind::ExitLock, Some("exit's lock".to_owned())),
-            None if self.in_libc(futex.at) => (ResourceKind::StdioLock, Some("stdio's list of files".to_owned())),
-            None => (ResourceKind::LibcLock, None),
-        };
-        let id = self.at(futex.at);
-        let mut resource = self.resource(id, kind, futex.at);
-        resource.name = name.or(resource.name);
-        resource.reentrancy = Reentrancy::Recursive;
-        let evidence =
-            format!("the owner pointer of the lock at {} is the pthread_t of thread {}", futex.at, self.tid(owner));
-        let hold = Hold {
-            holder: Holder::Thread(self.view.thread(owner)),
-            of: id,
-            mode: Mode::Exclusive,
-            certainty: Certainty::Recorded,
-            taken_at: None,
-            taken_at_managed: None,
-            evidence: vec![Evidence::new(evidence)],
-        };
-        let hold = self.placed_by_kind(hold, "stdio-lock");
-        Some(
-            Found::new(resource)
-                .because(format!("the futex is a lock with an owner pointer at {}", futex.at))
-                .held(Some(hold)),
-        )
-    }
-
-    /// The outermost frame of the holder inside a function of this kind of lock.
-    fn placed_by_kind(&self, mut hold: Hold, kind: &str) -> Hold {
-        if let Holder::Thread(thread) = hold.holder {
-            let frames = Frames::of(self.view, usize::try_from(thread.thread).unwrap_or(usize::MAX));
-            hold.taken_at =
-                frames.all_meanings().filter(|(_, s)| s.means.word("kind") == Some(kind)).last().map(|(ix, _)| ix);
-        }
-        hold
-    }
-
-    /// The `FILE` a lock belongs to: a standard stream, or one `fopen` allocated together with its lock.
-    fn file_of(&self, lock: Addr) -> Option<String> {
-        let file = self.decoder.layouts.file?;
-        let lock_of = |at: Addr| file.field("_lock")?.read_addr(self.view.memory, at).ok();
-        if let Some((_, name)) = self.decoder.streams.iter().find(|(at, _)| lock_of(*at) == Some(lock)) {
-            return Some((*name).to_owned());
-        }
-        let pair = self.decoder.layouts.locked_file?;
-        let at = Addr(lock.0.checked_sub(pair.offset("lock")?)?);
-        if lock_of(at) != Some(lock) {
-            return None;
-        }
-        let number = file.field("_fileno")?.read(self.view.memory, at).ok()?;
-        Some(if number >= 0 { format!("the FILE of fd {number}") } else { format!("the FILE at {at}") })
-    }
-
-    /// A malloc arena's lock: by its place at the start of a heap that points back at it, or by the empty bins that follow
-    /// it, which point at themselves.
-    fn arena(&self, index: usize, futex: &FutexWait) -> Option<Found> {
-        let lock = futex.op == Op::Wait && futex.private && futex.value == 2;
-        if !lock {
-            return None;
-        }
-        let by_heap = || {
-            let heap = heap_of(futex.at)?;
-            let layout = self.decoder.layouts.heap?;
-            let back = layout.field("ar_ptr")?.read_addr(self.view.memory, heap).ok()?;
-            let fits = futex.at.0 - heap.0 == layout.offset("arena")? && back == futex.at;
-            fits.then(|| format!("the futex is the mutex of the malloc arena of the heap at {heap}"))
-        };
-        let by_bins = || {
-            let bins = self.in_libc(futex.at) && objects::bins_follow(self.view.memory, futex.at);
-            bins.then(|| format!("the futex at {} is the mutex of malloc's main arena: its bins follow it", futex.at))
-        };
-        let (text, main) = match by_heap() {
-            Some(text) => (text, false),
-            None => (by_bins()?, true),
-        };
-        let mut resource = self.resource(self.at(futex.at), ResourceKind::AllocatorLock, futex.at);
-        let name = if main { "malloc's main arena".to_owned() } else { format!("malloc's arena at {}", futex.at) };
-        resource.name = Some(name);
-        resource.reentrancy = Reentrancy::Plain;
-        let hold = self.by_family(index, futex, resource.id, "malloc");
-        Some(Found::new(resource).because(text).held(hold))
-    }
-
-    fn seen_in(&self, frames: &Frames<'_>) -> String {
-        match frames.name(frames.edge()) {
-            Some(name) => format!("the thread is inside {name} (frame {})", frames.edge().0),
-            None => format!("the thread is inside libc (frame {})", frames.edge().0),
-        }
-    }
-
-    /// Whether an address lies in libc's own data.
-    fn in_libc(&self, at: Addr) -> bool {
-        let snapshot = self.view.snapshot;
-        let of_module = |name: &str| frames::is_libc(name) || name.starts_with("libpthread");
-        if let Some((_, module)) = snapshot.module_at(at) {
-            return of_module(module.name());
-        }
-        // .bss: the nameless mapping right behind the file's last
-        let Some(mapping) = snapshot.mapping_at(at).filter(|m| m.path.is_none()) else { return false };
-        snapshot.modules.iter().any(|m| m.end == mapping.start && of_module(m.name()))
-    }
-
-    /// One of libc's inner locks: a bare word without an owner, named by the functions that wait for it.
-    fn inner_lock(&self, index: usize, futex: &FutexWait, frames: &Frames<'_>) -> Option<Found> {
-        let lock = futex.op == Op::Wait && futex.private && futex.value == 2;
-        if !lock || !self.in_libc(futex.at) {
-            return None;
-        }
-        let signature = frames.meanings().map(|(_, s)| s).find(|s| s.means.word("family").is_some());
-        let kind = match signature.and_then(|s| s.means.word("kind")) {
-            Some("allocator-lock") => ResourceKind::AllocatorLock,
-            Some("stdio-lock") => ResourceKind::StdioLock,
-            Some("atfork-lock") => ResourceKind::AtforkLock,
-            Some("exit-lock") => ResourceKind::ExitLock,
-            _ => ResourceKind::LibcLock,
-        };
-        let mut resource = self.resource(self.at(futex.at), kind, futex.at);
-        resource.reentrancy = Reentrancy::Plain;
-        if let Some(name) = signature.and_then(|s| s.means.word("name")) {
-            resource.name = Some(name.to_owned());
-        }
-        let family = signature.and_then(|s| s.means.word("family"));
-        let hold = family.and_then(|family| self.by_family(index, futex, resource.id, family));
-        let text = format!("the futex is a lock without an owner field in libc's data at {}", futex.at);
-        Some(Found::new(resource).because(text).because(self.seen_in(frames)).held(hold))
-    }
-
-    /// The one thread that is inside a function of the same family and does not itself wait for this word: it, or what the
-    /// waiter's own signal handler interrupted.
-    fn by_family(&self, index: usize, futex: &FutexWait, of: ResourceId, family: &str) -> Option<Hold> {
-        let is_family =
-            |(ix, s): (FrameIx, &'static FrameSignature)| (s.means.word("family") == Some(family)).then_some(ix);
-        let mut inside = Vec::new();
-        for other in 0..self.view.snapshot.threads.len() {
-            let waits_here = self.futexes.get(other).copied().flatten().is_some_and(|f| f.at == futex.at);
-            let frames = Frames::of(self.view, other);
-            let at = if other == index {
-                frames.interrupted_meanings().filter_map(is_family).last()
-            } else if waits_here {
-                None
-            } else {
-                frames.all_meanings().filter_map(is_family).last()
-            };
-            if let Some(at) = at {
-                inside.push((other, at, frames.name(at)));
-            }
-        }
-        let [(holder, at, name)] = inside.as_slice() else { return None };
-        let name = name.as_deref().unwrap_or("libc");
-        let text = if *holder == index {
-            format!("the signal handler interrupted {name} (frame {}) of the same thread", at.0)
-        } else {
-            format!(
-                "inferred: thread {} is the only other one inside such a function: {name} (frame {})",
-                self.tid(*holder),
-                at.0
-            )
-        };
-        Some(Hold {
-            holder: Holder::Thread(self.view.thread(*holder)),
-            of,
-            mode: Mode::Exclusive,
-            certainty: Certainty::Inferred,
-            taken_at: Some(*at),
-            taken_at_managed: None,
-            evidence: vec![Evidence::new(text)],
-        })
-    }
-
-    /// `pthread_once` in progress elsewhere: the holder is the thread whose libc frames still carry the same word.
-    fn once(&self, index: usize, futex: &FutexWait, innermost: Innermost) -> Option<Found> {
-        // bit 0: in progress, bit 1: done; the rest counts forks (glibc nptl/pthread_once.c)
-        let in_progress = futex.op == Op::Wait && futex.private && !futex.timed() && futex.value & 3 == 1;
-        // the word alone says too little: 1 is many a program's own lock, but none that libc sleeps on
-        let now = self.view.memory.read_u32(futex.at).ok()?;
-        if !in_progress || now != futex.value || innermost != Innermost::Libc {
-            return None;
-        }
-        let holders: Vec<(usize, FrameIx)> = (0..self.view.snapshot.threads.len())
-            .filter(|other| *other != index)
-            .filter(|other| self.futexes.get(*other).copied().flatten().is_none_or(|f| f.at != futex.at))
-            .filter_map(|other| Some((other, Frames::of(self.view, other).carried_by_libc(futex.at)?)))
-            .collect();
-        let id = self.at(futex.at);
-        let mut resource = self.resource(id, ResourceKind::Once, futex.at);
-        resource.reentrancy = Reentrancy::Plain;
-        let hold = match holders.as_slice() {
-            [(holder, at)] => Some(Hold {
-                holder: Holder::Thread(self.view.thread(*holder)),
-                of: id,
-                mode: Mode::Exclusive,
-                certainty: Certainty::Witnessed,
-                taken_at: Some(*at),
-                taken_at_managed: None,
-                evidence: vec![Evidence::new(format!(
-                    "thread {} runs its initialiser: libc's frame {} still carries the once word {}",
-                    self.tid(*holder),
-                    at.0,
-                    futex.at
-                ))],
-            }),
-            _ => None,
-        };
-        let text = format!("the futex is a pthread_once_t in progress at {}", futex.at);
-        Some(Found::new(resource).because(text).held(hold))
     }
 }

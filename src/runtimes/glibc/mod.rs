@@ -7,6 +7,7 @@
 mod classify;
 mod frames;
 mod futex;
+mod inner;
 mod loader;
 mod mutex;
 mod objects;

@@ -7,7 +7,7 @@ use super::futex::{FutexWait, Op};
 use super::owners::{Owner, Owners};
 use crate::layout::{StructImage, StructLayout};
 use crate::memory::{Memory, MemoryExt};
-use crate::units::Addr;
+use crate::units::{Addr, PAGE};
 
 /// A read-write lock and how the thread waits for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,16 +137,21 @@ pub(super) fn condvar_bases<'a>(
 /// The adjacent words `[base][pointer]` on a stack from `sp` upwards: (bytes above `sp`, base, pointer). The waiting
 /// function keeps them for the case of its thread's cancellation (glibc nptl/pthread_cond_wait.c, `cbuffer`).
 pub(super) fn find_pairs(memory: &(impl Memory + ?Sized), sp: Addr, bases: &[Addr]) -> Vec<(u64, Addr, Addr)> {
-    let mut found = Vec::new();
-    let mut before = None;
-    for at in (0..PAIR_SEARCH).step_by(8) {
-        let Some(word) = sp.checked_add(at).and_then(|here| memory.read_addr(here).ok()) else { break };
-        if let Some(base) = before.filter(|b| bases.contains(b)) {
-            found.push((at - 8, base, word));
-        }
-        before = Some(word);
-    }
-    found
+    let words = stack_words(memory, sp);
+    let pairs = words.iter().zip(words.iter().skip(1)).enumerate();
+    pairs
+        .filter(|(_, (base, _))| bases.contains(base))
+        .map(|(i, (base, other))| (8 * i as u64, *base, *other))
+        .collect()
+}
+
+/// The words on a stack from `sp` upwards, as many as [`PAIR_SEARCH`] holds; fewer near the stack's end.
+pub(super) fn stack_words(memory: &(impl Memory + ?Sized), sp: Addr) -> Vec<Addr> {
+    let to_page_end = PAGE - sp.0 % PAGE;
+    let lengths = [PAIR_SEARCH, PAIR_SEARCH.min(to_page_end)];
+    let read = |len: &u64| memory.read_vec(sp, usize::try_from(*len).ok()?).ok();
+    let bytes = lengths.iter().find_map(read).unwrap_or_default();
+    bytes.chunks_exact(8).filter_map(|w| Some(Addr(u64::from_le_bytes(w.try_into().ok()?)))).collect()
 }
 
 /// Whether the words at `base` can be a condition variable somebody waits on.

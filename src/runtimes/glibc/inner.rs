@@ -1,0 +1,230 @@
+//! libc's own locks: those of files, of the allocator, of `pthread_once`, and bare words without an owner.
+
+use super::classify::{Found, Scene};
+use super::frames::{self, Frames, Innermost};
+use super::futex::{FutexWait, Op};
+use super::{heap_of, objects};
+use crate::facts::{Certainty, Evidence, Hold, Holder, Mode, Reentrancy, ResourceId, ResourceKind};
+use crate::layout::FrameSignature;
+use crate::memory::MemoryExt;
+use crate::units::{Addr, FrameIx};
+
+impl Scene<'_> {
+    /// A lock of glibc that records its owner as a `struct pthread` pointer: a `FILE`'s, the list of files', `exit`'s.
+    pub(super) fn io_lock(&self, futex: &FutexWait, frames: &Frames<'_>) -> Option<Found> {
+        if futex.op != Op::Wait || !futex.private || futex.value != 2 {
+            return None;
+        }
+        let (owner, _) = objects::io_lock(self.view.memory, self.decoder.layouts.io_lock?, futex.at, &self.owners)?;
+        let file = self.file_of(futex.at);
+        let exit = frames.meanings().any(|(_, s)| s.means.word("kind") == Some("exit-lock"));
+        let (kind, name) = match file {
+            Some(name) => (ResourceKind::StdioLock, Some(name)),
+            None if exit && self.in_libc(futex.at) => (ResourceKind::ExitLock, Some("exit's lock".to_owned())),
+            None if self.in_libc(futex.at) => (ResourceKind::StdioLock, Some("stdio's list of files".to_owned())),
+            None => (ResourceKind::LibcLock, None),
+        };
+        let id = self.at(futex.at);
+        let mut resource = self.resource(id, kind, futex.at);
+        resource.name = name.or(resource.name);
+        resource.reentrancy = Reentrancy::Recursive;
+        let evidence =
+            format!("the owner pointer of the lock at {} is the pthread_t of thread {}", futex.at, self.tid(owner));
+        let hold = Hold {
+            holder: Holder::Thread(self.view.thread(owner)),
+            of: id,
+            mode: Mode::Exclusive,
+            certainty: Certainty::Recorded,
+            taken_at: None,
+            taken_at_managed: None,
+            evidence: vec![Evidence::new(evidence)],
+        };
+        let hold = self.once_for_all(id, || Some(self.placed_by_kind(hold, "stdio-lock")));
+        Some(
+            Found::new(resource)
+                .because(format!("the futex is a lock with an owner pointer at {}", futex.at))
+                .held(hold),
+        )
+    }
+
+    /// The outermost frame of the holder inside a function of this kind of lock.
+    fn placed_by_kind(&self, mut hold: Hold, kind: &str) -> Hold {
+        if let Holder::Thread(thread) = hold.holder {
+            let frames = Frames::of(self.view, usize::try_from(thread.thread).unwrap_or(usize::MAX));
+            hold.taken_at =
+                frames.all_meanings().filter(|(_, s)| s.means.word("kind") == Some(kind)).last().map(|(ix, _)| ix);
+        }
+        hold
+    }
+
+    /// The `FILE` a lock belongs to: a standard stream, or one `fopen` allocated together with its lock.
+    fn file_of(&self, lock: Addr) -> Option<String> {
+        let file = self.decoder.layouts.file?;
+        let lock_of = |at: Addr| file.field("_lock")?.read_addr(self.view.memory, at).ok();
+        if let Some((_, name)) = self.decoder.streams.iter().find(|(at, _)| lock_of(*at) == Some(lock)) {
+            return Some((*name).to_owned());
+        }
+        let pair = self.decoder.layouts.locked_file?;
+        let at = Addr(lock.0.checked_sub(pair.offset("lock")?)?);
+        if lock_of(at) != Some(lock) {
+            return None;
+        }
+        let number = file.field("_fileno")?.read(self.view.memory, at).ok()?;
+        Some(if number >= 0 { format!("the FILE of fd {number}") } else { format!("the FILE at {at}") })
+    }
+
+    /// A malloc arena's lock: by its place at the start of a heap that points back at it, or by the empty bins that follow
+    /// it, which point at themselves.
+    pub(super) fn arena(&self, futex: &FutexWait) -> Option<Found> {
+        let lock = futex.op == Op::Wait && futex.private && futex.value == 2;
+        if !lock {
+            return None;
+        }
+        let by_heap = || {
+            let heap = heap_of(futex.at)?;
+            let layout = self.decoder.layouts.heap?;
+            let back = layout.field("ar_ptr")?.read_addr(self.view.memory, heap).ok()?;
+            let fits = futex.at.0 - heap.0 == layout.offset("arena")? && back == futex.at;
+            fits.then(|| format!("the futex is the mutex of the malloc arena of the heap at {heap}"))
+        };
+        let by_bins = || {
+            let bins = self.in_libc(futex.at) && objects::bins_follow(self.view.memory, futex.at);
+            bins.then(|| format!("the futex at {} is the mutex of malloc's main arena: its bins follow it", futex.at))
+        };
+        let (text, main) = match by_heap() {
+            Some(text) => (text, false),
+            None => (by_bins()?, true),
+        };
+        let mut resource = self.resource(self.at(futex.at), ResourceKind::AllocatorLock, futex.at);
+        let name = if main { "malloc's main arena".to_owned() } else { format!("malloc's arena at {}", futex.at) };
+        resource.name = Some(name);
+        resource.reentrancy = Reentrancy::Plain;
+        let hold = self.by_family(futex, resource.id, "malloc");
+        Some(Found::new(resource).because(text).held(hold))
+    }
+
+    fn seen_in(&self, frames: &Frames<'_>) -> String {
+        match frames.name(frames.edge()) {
+            Some(name) => format!("the thread is inside {name} (frame {})", frames.edge().0),
+            None => format!("the thread is inside libc (frame {})", frames.edge().0),
+        }
+    }
+
+    /// Whether an address lies in libc's own data.
+    fn in_libc(&self, at: Addr) -> bool {
+        let snapshot = self.view.snapshot;
+        let of_module = |name: &str| frames::is_libc(name) || name.starts_with("libpthread");
+        if let Some((_, module)) = snapshot.module_at(at) {
+            return of_module(module.name());
+        }
+        // .bss: the nameless mapping right behind the file's last
+        let Some(mapping) = snapshot.mapping_at(at).filter(|m| m.path.is_none()) else { return false };
+        snapshot.modules.iter().any(|m| m.end == mapping.start && of_module(m.name()))
+    }
+
+    /// One of libc's inner locks: a bare word without an owner, named by the functions that wait for it.
+    pub(super) fn inner_lock(&self, futex: &FutexWait, frames: &Frames<'_>) -> Option<Found> {
+        let lock = futex.op == Op::Wait && futex.private && futex.value == 2;
+        if !lock || !self.in_libc(futex.at) {
+            return None;
+        }
+        let signature = frames.meanings().map(|(_, s)| s).find(|s| s.means.word("family").is_some());
+        let kind = match signature.and_then(|s| s.means.word("kind")) {
+            Some("allocator-lock") => ResourceKind::AllocatorLock,
+            Some("stdio-lock") => ResourceKind::StdioLock,
+            Some("atfork-lock") => ResourceKind::AtforkLock,
+            Some("exit-lock") => ResourceKind::ExitLock,
+            _ => ResourceKind::LibcLock,
+        };
+        let mut resource = self.resource(self.at(futex.at), kind, futex.at);
+        resource.reentrancy = Reentrancy::Plain;
+        if let Some(name) = signature.and_then(|s| s.means.word("name")) {
+            resource.name = Some(name.to_owned());
+        }
+        let family = signature.and_then(|s| s.means.word("family"));
+        let hold = family.and_then(|family| self.by_family(futex, resource.id, family));
+        let text = format!("the futex is a lock without an owner field in libc's data at {}", futex.at);
+        Some(Found::new(resource).because(text).because(self.seen_in(frames)).held(hold))
+    }
+
+    /// The one thread that is inside a function of the same family without waiting for this word, or was inside one when
+    /// a signal came whose handler now waits for it.
+    fn by_family(&self, futex: &FutexWait, of: ResourceId, family: &str) -> Option<Hold> {
+        self.once_for_all(of, || self.find_by_family(futex, of, family))
+    }
+
+    fn find_by_family(&self, futex: &FutexWait, of: ResourceId, family: &str) -> Option<Hold> {
+        let is_family =
+            |(ix, s): (FrameIx, &'static FrameSignature)| (s.means.word("family") == Some(family)).then_some(ix);
+        let mut inside = Vec::new();
+        for other in 0..self.view.snapshot.threads.len() {
+            let waits_here = self.futexes.get(other).copied().flatten().is_some_and(|f| f.at == futex.at);
+            let frames = Frames::of(self.view, other);
+            let at = if waits_here {
+                frames.interrupted_meanings().filter_map(is_family).last()
+            } else {
+                frames.all_meanings().filter_map(is_family).last()
+            };
+            if let Some(at) = at {
+                inside.push((other, at, frames.name(at), waits_here));
+            }
+        }
+        let [(holder, at, name, waits_here)] = inside.as_slice() else { return None };
+        let name = name.as_deref().unwrap_or("libc");
+        let (tid, ix) = (self.tid(*holder), at.0);
+        let text = if *waits_here {
+            format!("inferred: a signal handler of thread {tid} interrupted its {name} (frame {ix})")
+        } else {
+            format!("inferred: thread {tid} is the only other one inside such a function: {name} (frame {ix})")
+        };
+        Some(Hold {
+            holder: Holder::Thread(self.view.thread(*holder)),
+            of,
+            mode: Mode::Exclusive,
+            certainty: Certainty::Inferred,
+            taken_at: Some(*at),
+            taken_at_managed: None,
+            evidence: vec![Evidence::new(text)],
+        })
+    }
+
+    /// `pthread_once` in progress elsewhere: the holder is the thread whose libc frames still carry the same word.
+    pub(super) fn once(&self, futex: &FutexWait, innermost: Innermost) -> Option<Found> {
+        // bit 0: in progress, bit 1: done; the rest counts forks (glibc nptl/pthread_once.c)
+        let in_progress = futex.op == Op::Wait && futex.private && !futex.timed() && futex.value & 3 == 1;
+        // the word alone says too little: 1 is many a program's own lock, but none that libc sleeps on
+        let now = self.view.memory.read_u32(futex.at).ok()?;
+        if !in_progress || now != futex.value || innermost != Innermost::Libc {
+            return None;
+        }
+        let id = self.at(futex.at);
+        let mut resource = self.resource(id, ResourceKind::Once, futex.at);
+        resource.reentrancy = Reentrancy::Plain;
+        let hold = self.once_for_all(id, || self.initialiser(futex.at, id));
+        let text = format!("the futex is a pthread_once_t in progress at {}", futex.at);
+        Some(Found::new(resource).because(text).held(hold))
+    }
+    /// The one thread whose libc frames carry a once word while they run the program's initialiser.
+    fn initialiser(&self, word: Addr, of: ResourceId) -> Option<Hold> {
+        let waits_here = |thread: &usize| self.futexes.get(*thread).copied().flatten().is_some_and(|f| f.at == word);
+        let mut found = (0..self.view.snapshot.threads.len())
+            .filter(|thread| !waits_here(thread))
+            .filter_map(|thread| Some((thread, Frames::of(self.view, thread).carried_by_libc(word)?)));
+        let (holder, at) = found.next()?;
+        if found.next().is_some() {
+            return None;
+        }
+        let tid = self.tid(holder);
+        let text =
+            format!("thread {tid} runs its initialiser: libc's frame {} still carries the once word {word}", at.0);
+        Some(Hold {
+            holder: Holder::Thread(self.view.thread(holder)),
+            of,
+            mode: Mode::Exclusive,
+            certainty: Certainty::Witnessed,
+            taken_at: Some(at),
+            taken_at_managed: None,
+            evidence: vec![Evidence::new(text)],
+        })
+    }
+}
