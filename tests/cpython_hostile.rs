@@ -39,12 +39,12 @@ impl Memory for Damaged<'_> {
             let from = usize::try_from(word - at.0).unwrap();
             let Some(bytes) = buf.get_mut(from..from + 8) else { break };
             let luck = mix(word ^ self.seed);
-            if luck % self.one_in != 0 {
+            if !luck.is_multiple_of(self.one_in) {
                 continue;
             }
             let old = u64::from_le_bytes(bytes.try_into().unwrap());
             let new = match (luck >> 32) % 8 {
-                0 => old ^ (1 << (luck >> 40) % 64),
+                0 => old ^ (1 << ((luck >> 40) % 64)),
                 1 => word,
                 2 => at.0,
                 3 => u64::MAX - (luck >> 50),
@@ -55,7 +55,7 @@ impl Memory for Damaged<'_> {
             };
             bytes.copy_from_slice(&new.to_le_bytes());
         }
-        if first > at.0 && mix(at.0 ^ self.seed) % self.one_in == 0 {
+        if first > at.0 && mix(at.0 ^ self.seed).is_multiple_of(self.one_in) {
             // small fields too
             buf[0] ^= 1 << (self.seed % 8);
         }
