@@ -48,13 +48,14 @@ fn stops() -> u32 {
 }
 
 /// The record, as it stood at the stop, by kernel id.
-fn read_record(memory: &dyn Memory, at: Addr) -> BTreeMap<i32, Written> {
-    let locks = memory.read_u64(at).unwrap();
-    let lock = |n: u8| memory.read_u64(at.offset(8 + 8 * i64::from(n))).unwrap();
-    assert!(locks < 128);
+fn read_record(memory: &dyn Memory, at: Addr) -> Option<BTreeMap<i32, Written>> {
+    let bytes = memory.read_vec(at, 4096 + 64 * THREADS).ok()?;
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let lock = |n: u8| word(8 + 8 * usize::from(n));
+    assert!(word(0) < 128);
     let mut out = BTreeMap::new();
     for i in 0..THREADS {
-        let slot = memory.read_vec(at.offset(4096 + 64 * i as i64), 64).unwrap();
+        let slot = &bytes[4096 + 64 * i..][..64];
         let tid = i32::try_from(u64::from_le_bytes(slot[..8].try_into().unwrap())).unwrap();
         let (n, moving) = (usize::from(slot[8]), slot[9]);
         let mut written = Written { held: BTreeSet::new(), maybe: BTreeSet::new() };
@@ -70,7 +71,7 @@ fn read_record(memory: &dyn Memory, at: Addr) -> BTreeMap<i32, Written> {
         written.maybe = written.maybe.difference(&written.held).copied().collect();
         out.insert(tid, written);
     }
-    out
+    Some(out)
 }
 
 fn compare(facts: &Facts, snapshot: &Snapshot, record: &BTreeMap<i32, Written>, count: &mut Count, what: &str) {
@@ -118,8 +119,10 @@ fn watch(running: &Running, stops: u32, what: &str, count: &mut Count) {
         let stopped = live.stop(&StopLimits::default()).unwrap();
         stopped.read_stacks();
         decoder.gather(&Held { threads: stopped.thread_states(), snapshot: &snapshot, memory: stopped.memory() });
+        // a machine too busy to read it all in time lets go first: nothing is known of that instant
         let written = read_record(stopped.memory(), record);
         let released = stopped.release();
+        let Some(written) = written else { continue };
         snapshot.freeze(released.threads, released.mappings);
         let memory = WithImages::new(&released.kept, &snapshot);
         let stacks = unwind_all(&snapshot, &memory);
