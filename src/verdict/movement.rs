@@ -2,8 +2,8 @@
 
 use crate::snapshot::Snapshot;
 use crate::target::ThreadState;
-use crate::units::{ProcessIx, ThreadRef};
-use std::collections::BTreeSet;
+use crate::units::{HostTid, ProcessIx, ThreadRef};
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 /// Voluntary switches a thread makes because *we* stop and release it between the two counts: one to halt, one to sleep
@@ -28,20 +28,27 @@ impl Movement {
         let mut movement = Movement { apart, ..Movement::default() };
         for (p, now) in later.iter().enumerate() {
             let before = earlier.iter().find(|s| s.process.pid == now.process.pid);
-            for (t, thread) in now.threads.iter().enumerate() {
-                let (Ok(p), Ok(t)) = (u32::try_from(p), u32::try_from(t)) else { continue };
-                let at = ThreadRef { process: ProcessIx(p), thread: t };
-                let was = before.and_then(|s| s.threads.iter().find(|o| o.host_tid == thread.host_tid));
-                let ran = thread.state == Some('R') || was.is_some_and(|was| cpu_grew(was, thread));
-                if ran {
-                    movement.ran.insert(at);
-                }
-                if ran || was.is_none_or(|was| stands_elsewhere(was, thread)) {
-                    movement.moved.insert(at);
-                }
+            if let Ok(p) = u32::try_from(p) {
+                movement.compare(ProcessIx(p), before.map(|s| s.threads.as_slice()), &now.threads);
             }
         }
         movement
+    }
+
+    fn compare(&mut self, process: ProcessIx, earlier: Option<&[ThreadState]>, later: &[ThreadState]) {
+        let by_tid: HashMap<HostTid, &ThreadState> =
+            earlier.into_iter().flatten().map(|thread| (thread.host_tid, thread)).collect();
+        for (t, thread) in (0..).zip(later) {
+            let at = ThreadRef { process, thread: t };
+            let was = by_tid.get(&thread.host_tid).copied();
+            let ran = thread.state == Some('R') || was.is_some_and(|was| cpu_grew(was, thread));
+            if ran {
+                self.ran.insert(at);
+            }
+            if ran || was.is_none_or(|was| stands_elsewhere(was, thread)) {
+                self.moved.insert(at);
+            }
+        }
     }
 }
 
@@ -56,11 +63,61 @@ fn stands_elsewhere(was: &ThreadState, is: &ThreadState) -> bool {
         Some(r) => (r.pc(), r.sp()),
         None => (t.sp_pc.map(|(_, pc)| pc), t.sp_pc.map(|(sp, _)| sp)),
     };
-    // absolute time-outs are arguments: the call's number and first argument are enough to tell one wait from another
-    // after our own stop a timed call shows as `restart_syscall`, its number gone: no other call than before
+    // absolute time-outs are arguments: the call's number and first argument are enough to tell one wait from another. A
+    // call we interrupted may come back as restart_syscall, without its number (poll always does)
     let another_call = match (was.syscall, is.syscall) {
         (Some(a), Some(b)) => a.args[0] != b.args[0] || matches!((a.number, b.number), (Some(a), Some(b)) if a != b),
-        (a, b) => a.is_some() != b.is_some(),
+        (None, None) => false,
+        _ => true,
     };
     switched || place(was) != place(is) || another_call
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::Syscall;
+    use crate::target::Progress;
+    use crate::verdict::made_up::Made;
+
+    /// Whether a thread moved, ran, when its later state is changed by `change`.
+    fn moved(change: impl Fn(&mut ThreadState)) -> (bool, bool) {
+        let mut made = Made::new();
+        let t = made.thread(7, "a");
+        made.seen(|seen| {
+            let state = |change: &dyn Fn(&mut ThreadState)| {
+                let mut state = seen.snapshots[0].threads[0].clone();
+                state.syscall = Some(Syscall { number: Some(202), args: [0x1000, 0x80, 2, 0, 0, 0] });
+                state.progress = Some(Progress { voluntary: 10, involuntary: 1, ticks: 5 });
+                state.sp_pc = Some((0x7000, 0x4000));
+                change(&mut state);
+                state
+            };
+            let movement = compare(&[state(&|_| {})], &[state(&change)]);
+            (movement.moved.contains(&t), movement.ran.contains(&t))
+        })
+    }
+
+    fn compare(earlier: &[ThreadState], later: &[ThreadState]) -> Movement {
+        let mut movement = Movement::default();
+        movement.compare(ProcessIx(0), Some(earlier), later);
+        movement
+    }
+
+    #[test]
+    fn what_moves_and_what_does_not() {
+        assert_eq!(moved(|_| {}), (false, false));
+        let syscall = |number, first| Some(Syscall { number, args: [first, 0, 0, 0, 0, 0] });
+        assert_eq!(moved(|t| t.syscall = syscall(None, 0x1000)), (false, false), "restarted after our stop");
+        assert_eq!(moved(|t| t.syscall = syscall(Some(202), 0x2000)), (true, false), "another futex");
+        assert_eq!(moved(|t| t.syscall = syscall(Some(0), 0x1000)), (true, false), "another call");
+        assert_eq!(moved(|t| t.syscall = None), (true, false));
+        assert_eq!(moved(|t| t.sp_pc = Some((0x7000, 0x4004))), (true, false), "stands elsewhere");
+        let progress = |voluntary, ticks| Some(Progress { voluntary, involuntary: 1, ticks });
+        assert_eq!(moved(|t| t.progress = progress(12, 5)), (false, false), "our own stop");
+        assert_eq!(moved(|t| t.progress = progress(40, 5)), (true, false), "slept anew");
+        assert_eq!(moved(|t| t.progress = progress(10, 6)), (true, true), "used the CPU");
+        assert_eq!(moved(|t| t.state = Some('R')), (true, true));
+        assert_eq!(moved(|t| t.host_tid = crate::units::HostTid(8)), (true, false), "born between the looks");
+    }
 }
