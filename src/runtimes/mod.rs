@@ -6,6 +6,7 @@
 pub(crate) mod tests;
 
 pub mod cpython;
+pub(crate) mod futex;
 pub mod glibc;
 pub mod kernel;
 

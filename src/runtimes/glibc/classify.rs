@@ -2,7 +2,6 @@
 
 use super::GlibcDecoder;
 use super::frames::{Frames, Innermost};
-use super::futex::{FutexWait, Op};
 use super::loader::{LoaderLock, LoaderLocks};
 use super::mutex::Mutex;
 use super::objects::{self, Rwlock};
@@ -12,6 +11,7 @@ use crate::facts::{
 };
 use crate::layout::{FrameSignature, Layouts};
 use crate::runtimes::View;
+use crate::runtimes::futex::{FutexWait, Op};
 use crate::units::{Addr, Tid};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};

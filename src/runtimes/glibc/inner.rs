@@ -2,11 +2,11 @@
 
 use super::classify::{Found, Scene};
 use super::frames::{self, Frames, Innermost};
-use super::futex::{FutexWait, Op};
 use super::{heap_of, objects};
 use crate::facts::{Certainty, Evidence, Hold, Holder, Mode, Reentrancy, ResourceId, ResourceKind};
 use crate::layout::FrameSignature;
 use crate::memory::MemoryExt;
+use crate::runtimes::futex::{FutexWait, Op};
 use crate::units::{Addr, FrameIx};
 
 impl Scene<'_> {

@@ -6,20 +6,19 @@
 
 mod classify;
 mod frames;
-mod futex;
 mod inner;
 mod loader;
 mod mutex;
 mod objects;
 mod owners;
 
+use super::futex::FutexWait;
 use super::{Decoder, Held, Runtime, View};
 use crate::facts::{Facts, Gap, RuntimeNote};
 use crate::layout::{Layouts, StructLayout, Subject, Table, Version};
 use crate::memory::{Memory, MemoryExt};
 use crate::snapshot::{Module, Snapshot};
 use crate::units::{Addr, PAGE};
-use futex::FutexWait;
 use loader::RtldGlobal;
 
 /// The GNU C library, dynamic or static.

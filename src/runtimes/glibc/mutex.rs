@@ -1,9 +1,9 @@
 //! `pthread_mutex_t`: does it stand here, of which kind is it, who owns it.
 
-use super::futex::{FutexWait, Op};
 use crate::facts::Reentrancy;
 use crate::layout::StructLayout;
 use crate::memory::Memory;
+use crate::runtimes::futex::{FutexWait, Op};
 use crate::units::Addr;
 
 /// A mutex as it stands in memory. Made only where the bytes read as one.

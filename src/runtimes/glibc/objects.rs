@@ -3,10 +3,10 @@
 //! Each reader is given the futex a thread sleeps on and says what stands there, or nothing. A word that could be two
 //! things is claimed by neither unless the fields around it agree.
 
-use super::futex::{FutexWait, Op};
 use super::owners::{Owner, Owners};
 use crate::layout::{StructImage, StructLayout};
 use crate::memory::{Memory, MemoryExt};
+use crate::runtimes::futex::{FutexWait, Op};
 use crate::units::{Addr, PAGE};
 
 /// A read-write lock and how the thread waits for it.

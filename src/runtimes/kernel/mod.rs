@@ -5,6 +5,7 @@
 
 mod calls;
 
+use super::futex::FutexWait;
 use super::{Decoder, Held, Runtime, View};
 use crate::arch::Syscall;
 use crate::facts::{Evidence, Facts, Mode, Reentrancy, Resource, ResourceId, ResourceKind, Timeout, Wait, Wakers};
@@ -139,7 +140,7 @@ impl KernelDecoder {
         let Some(call) = syscall.number.and_then(calls::find) else {
             return Some(unnamed(view, index, &syscall));
         };
-        if call.object == Object::Futex && !waits_on_futex(&syscall) {
+        if call.object == Object::Futex && FutexWait::parse(&syscall).is_none() {
             return None;
         }
         // fcntl blocks only for its locks: F_SETLKW and F_OFD_SETLKW
@@ -152,7 +153,9 @@ impl KernelDecoder {
             kind => kind,
         };
         let named = name(view, index, call, kind, &syscall);
-        let mut evidence = vec![Evidence::new(in_call(call.name, &syscall))];
+        let futex = FutexWait::parse(&syscall);
+        let said = futex.map_or_else(|| in_call(call.name, &syscall), |f| f.describe());
+        let mut evidence = vec![Evidence::new(said)];
         if let Some(wchan) = thread.wchan.as_deref().filter(|w| !w.is_empty() && *w != "0") {
             evidence.push(Evidence::new(format!("asleep in the kernel's {wchan}")));
         }
@@ -160,7 +163,10 @@ impl KernelDecoder {
             thread: view.thread(index),
             on: named.id,
             mode: Mode::Exclusive,
-            timeout: timeout(view.memory, call.limit, &syscall),
+            timeout: match futex {
+                Some(futex) => futex.timeout(view.memory),
+                None => timeout(view.memory, call.limit, &syscall),
+            },
             frame: FrameIx(0),
             managed_frame: None,
             evidence,
@@ -176,11 +182,6 @@ impl KernelDecoder {
         };
         Some((wait, resource))
     }
-}
-
-/// Whether a `futex` call is one that sleeps: `FUTEX_WAIT`, `_WAIT_BITSET`, `_LOCK_PI`, `_LOCK_PI2`, `_WAIT_REQUEUE_PI`.
-fn waits_on_futex(call: &Syscall) -> bool {
-    call.number != Some(202) || matches!(call.args[1] & 0x7f, 0 | 6 | 9 | 11 | 13)
 }
 
 /// A thread in a call the table does not have.

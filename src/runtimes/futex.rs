@@ -1,4 +1,5 @@
-//! The futex a thread sleeps on, from its system call's arguments.
+//! The futex a thread sleeps on, from its system call's arguments. The kernel's interface: whose lock the word is part of
+//! is for each runtime to say.
 
 use crate::arch::Syscall;
 use crate::facts::Timeout;
@@ -7,7 +8,7 @@ use crate::units::Addr;
 
 /// A sleeping `futex(2)` or `futex_wait(2)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct FutexWait {
+pub(crate) struct FutexWait {
     /// The futex word.
     pub at: Addr,
     /// Which operation.
@@ -24,7 +25,7 @@ pub(super) struct FutexWait {
 
 /// The operations that sleep. Source: Linux `include/uapi/linux/futex.h`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Op {
+pub(crate) enum Op {
     /// `FUTEX_WAIT`.
     Wait,
     /// `FUTEX_WAIT_BITSET`, and `futex_wait(2)`.
