@@ -135,7 +135,7 @@ fn who_holds_is_what_the_program_wrote_down() {
     let roots = places::roots();
     let pythons = places::python_places(&roots);
     assert!(!pythons.is_empty(), "needs a CPython");
-    let modes: [&[&str]; 2] = [&[], &["trace"]];
+    let modes: [&[&str]; 3] = [&[], &["trace"], &["unlock"]];
     let each = in_all.div_ceil(u32::try_from(pythons.len() * modes.len()).unwrap());
     let mut rows = Vec::new();
     for place in &pythons {

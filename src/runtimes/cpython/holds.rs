@@ -20,6 +20,8 @@ pub(super) struct Witnessed {
     pub line: Option<u32>,
     /// How the lock was reached from the manager, where it is not the manager itself: `Condition`, `@contextmanager f`.
     pub via: Option<String>,
+    /// Why it is not proven after all.
+    pub doubt: Option<&'static str>,
 }
 
 /// Managers inside managers followed at most.
@@ -50,7 +52,7 @@ impl<'a> Holds<'a> {
                 for block in self.blocks.of(self.objects, &framed.frame, code) {
                     let inner = frames.get(..i).unwrap_or_default();
                     self.follow(block.manager, inner, codes, 0, &mut |lock, via| {
-                        mine.push(Witnessed { thread, lock, frame: i, line: block.line, via });
+                        mine.push(Witnessed { thread, lock, frame: i, line: block.line, via, doubt: None });
                     });
                 }
             }

@@ -4,6 +4,7 @@
 //! more than `release`. One thread must qualify, and one only. Words: "inferred", never "holds" alone.
 
 use super::code::Code;
+use super::holds::Witnessed;
 use super::names::Names;
 use super::objects::Objects;
 use super::place::{Framed, PyStack};
@@ -53,6 +54,17 @@ struct Call {
     on: Receiver,
 }
 
+impl Call {
+    fn is_on(&self, reference: &Reference) -> bool {
+        match (reference, &self.on) {
+            (Reference::Global(name), Receiver::Global(on)) => name == on,
+            (Reference::Attribute(name), Receiver::Attribute(on)) => name == on,
+            (Reference::Local(_), Receiver::Other) => true,
+            _ => false,
+        }
+    }
+}
+
 /// What a method was called on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Receiver {
@@ -98,6 +110,58 @@ impl<'a> Inference<'a> {
         }
     }
 
+    /// Takes back what the frames inside a `with` block have undone by hand: a block whose lock was given back since proves
+    /// nothing, one whose lock was taken again by hand is doubted. What a function that has returned did is not seen.
+    pub(super) fn weigh(&self, witnessed: &mut Witnessed, frames: &[Framed], waits: bool) -> bool {
+        let mut stands = true;
+        let inside = frames.iter().enumerate().take(witnessed.frame.saturating_add(1));
+        for (i, framed) in inside.rev() {
+            let own = (i == witnessed.frame).then_some(witnessed.line);
+            for acquires in self.since(witnessed.lock.addr, framed, own, i == 0 && waits) {
+                stands = acquires;
+                witnessed.doubt = Some("inside the block it was given back and taken again by hand");
+            }
+        }
+        stands
+    }
+
+    /// Touches what [`Inference::weigh`] will read.
+    pub(super) fn rehearse(&self, witnessed: &Witnessed, frames: &[Framed]) {
+        for framed in frames.iter().take(witnessed.frame.saturating_add(1)) {
+            self.since(witnessed.lock.addr, framed, Some(None), false);
+        }
+    }
+
+    /// The calls of `acquire` (true) and `release` on `lock` that a frame has done. `own`: it is the frame of the block, which
+    /// begins at this line, where one is known; it may name the lock in ways that are not followed (`locks[i]`).
+    fn since(&self, lock: Addr, framed: &Framed, own: Option<Option<u32>>, waiting_here: bool) -> Vec<bool> {
+        let done = || {
+            let code = framed.code.as_ref()?;
+            let calls = self.calls_of(code);
+            if !calls.iter().any(|c| !c.acquires) {
+                return None;
+            }
+            let reference = self.names.reference(framed, lock);
+            if reference.is_none() && own.is_none() {
+                return None;
+            }
+            let is_it = |c: &Call| reference.as_ref().map_or(c.on == Receiver::Other, |r| c.is_on(r));
+            let unit = code.unit_of(self.objects, &framed.frame)?;
+            let is_later = |c: &&Call| match (own.flatten(), code.line_at(self.objects, c.unit)) {
+                (Some(from), Some(line)) => line >= from,
+                _ => true,
+            };
+            let before = calls.iter().filter(|c| c.unit < unit && is_it(c)).filter(is_later);
+            let mut done: Vec<bool> = before.map(|c| c.acquires).collect();
+            // the acquire a thread waits in has not succeeded
+            if waiting_here && done.last() == Some(&true) {
+                done.pop();
+            }
+            Some(done)
+        };
+        done().unwrap_or_default()
+    }
+
     fn in_frame(&self, lock: Addr, framed: &Framed, waiting_here: bool) -> Option<Probable> {
         let code = framed.code.as_ref()?;
         let calls = self.calls_of(code);
@@ -106,13 +170,7 @@ impl<'a> Inference<'a> {
         }
         let reference = self.names.reference(framed, lock)?;
         let unit = code.unit_of(self.objects, &framed.frame)?;
-        let is_it = |c: &&Call| match (&reference, &c.on) {
-            (Reference::Global(name), Receiver::Global(on)) => name == on,
-            (Reference::Attribute(name), Receiver::Attribute(on)) => name == on,
-            (Reference::Local(_), Receiver::Other) => true,
-            _ => false,
-        };
-        let before: Vec<&Call> = calls.iter().filter(|c| c.unit < unit).filter(is_it).collect();
+        let before: Vec<&Call> = calls.iter().filter(|c| c.unit < unit && c.is_on(&reference)).collect();
         // the acquire a thread waits in has not succeeded
         let done = match (waiting_here, before.as_slice()) {
             (true, [earlier @ .., last]) if last.acquires => earlier,
@@ -144,7 +202,10 @@ fn find_calls(objects: &Objects<'_>, code: &Code) -> Option<Vec<Call>> {
     let o = objects.o;
     let names = objects.tuple(objects.addr(code.addr, o.code_names).ok()?).ok()?;
     let index_of = |text: &str| names.iter().position(|n| objects.string_is(*n, text)).map(|i| i as u32);
-    let (acquire, release) = (index_of("acquire")?, index_of("release"));
+    let (acquire, release) = (index_of("acquire"), index_of("release"));
+    if acquire.is_none() && release.is_none() {
+        return None;
+    }
     let units = usize::try_from(code.units.min(MAX_UNITS)).ok()?;
     let bytes = objects.memory.read_vec(code.start, units * 2).ok()?;
     let name = |index: u32| {
@@ -157,8 +218,8 @@ fn find_calls(objects: &Objects<'_>, code: &Code) -> Option<Vec<Call>> {
         let c = &o.calls;
         if c.attribute_loads.contains(&op) {
             let index = argument >> c.attribute_shift;
-            if index == acquire || Some(index) == release {
-                calls.push(Call { unit, acquires: index == acquire, on: receiver.clone() });
+            if Some(index) == acquire || Some(index) == release {
+                calls.push(Call { unit, acquires: Some(index) == acquire, on: receiver.clone() });
             }
             receiver = name(index).map_or(Receiver::Other, Receiver::Attribute);
         } else if c.global_loads.contains(&op) {

@@ -236,7 +236,7 @@ impl Telling<'_> {
             holder: Holder::Thread(self.thread(w.thread)),
             of: id,
             mode: Mode::Exclusive,
-            certainty: Certainty::Witnessed,
+            certainty: if w.doubt.is_some() { Certainty::Inferred } else { Certainty::Witnessed },
             taken_at: None,
             taken_at_managed: taken_at(w),
             evidence: vec![self.block_evidence(w)],
@@ -274,8 +274,9 @@ impl Telling<'_> {
             _ => String::new(),
         };
         let via = w.via.as_ref().map(|v| format!(", through {v}")).unwrap_or_default();
+        let doubt = w.doubt.map(|d| format!("; inferred, since {d}")).unwrap_or_default();
         Evidence::new(format!(
-            "thread {} is inside the `with` block of {function}{place}: its value stack keeps the lock's exit method{via}",
+            "thread {} is inside the `with` block of {function}{place}: its value stack keeps the lock's exit method{via}{doubt}",
             self.tid(w.thread)
         ))
     }

@@ -3,7 +3,7 @@
 use super::census::Census;
 use super::holds::{Holds, Witnessed};
 use super::inferred::{Inference, Probable};
-use super::locks::LockKind;
+use super::locks::{Lock, LockKind};
 use super::names::Names;
 use super::objects::Objects;
 use super::place::{Framed, Places, PyStack};
@@ -35,31 +35,58 @@ impl<'a> Scene<'a> {
         let places = Places::find(objects, census, threads);
         let stacks = places.stacks(census);
         let mut codes = census.codes.borrow_mut();
-        let witnessed =
+        let mut witnessed =
             Holds::new(objects).witnessed(stacks.iter().map(|(i, s)| (*i, s.frames.as_slice())), &mut codes);
         drop(codes);
         let waits: BTreeMap<usize, PyWait> =
             stacks.iter().filter_map(|(i, stack)| Some((*i, wait_of(objects, threads.get(*i)?, stack)?))).collect();
-        let probable = infer(objects, &stacks, &witnessed, &waits);
+        let inference = Inference::new(objects);
+        witnessed.retain_mut(|w| {
+            let waits = wanted_by(&waits, w.thread).is_some_and(|l| l.addr == w.lock.addr);
+            let frames = stacks.get(&w.thread).map_or(&[][..], |s| s.frames.as_slice());
+            w.lock.kind != LockKind::Lock || inference.weigh(w, frames, waits)
+        });
+        doubt_contested(&mut witnessed, &waits);
+        let probable = infer(&inference, &stacks, &witnessed, &waits);
         let names = name_all(objects, &stacks, &witnessed, &waits);
         Scene { places, stacks, witnessed, waits, probable, names }
     }
 }
 
+/// The lock that a thread waits for.
+fn wanted_by(waits: &BTreeMap<usize, PyWait>, thread: usize) -> Option<&Lock> {
+    match waits.get(&thread).map(|w| &w.wanted) {
+        Some(Wanted::Lock(lock)) => Some(lock),
+        _ => None,
+    }
+}
+
+/// Two threads inside the blocks of one lock: one of them has given it back in a way that does not show. Who waits for the
+/// lock is that one.
+fn doubt_contested(witnessed: &mut Vec<Witnessed>, waits: &BTreeMap<usize, PyWait>) {
+    let mut claims: BTreeMap<Addr, usize> = BTreeMap::new();
+    for w in witnessed.iter().filter(|w| w.lock.kind == LockKind::Lock) {
+        *claims.entry(w.lock.addr).or_default() += 1;
+    }
+    witnessed.retain_mut(|w| {
+        if claims.get(&w.lock.addr).is_none_or(|n| *n < 2) {
+            return true;
+        }
+        w.doubt = Some("another thread is inside a block of the same lock");
+        wanted_by(waits, w.thread).is_none_or(|l| l.addr != w.lock.addr)
+    });
+}
+
 /// Looks for the probable holders of the taken locks that nothing proves held.
 fn infer(
-    objects: &Objects<'_>,
+    inference: &Inference<'_>,
     stacks: &BTreeMap<usize, PyStack<'_>>,
     witnessed: &[Witnessed],
     waits: &BTreeMap<usize, PyWait>,
 ) -> HashMap<Addr, Probable> {
-    let wanted_by = |thread: usize| match waits.get(&thread).map(|w| &w.wanted) {
-        Some(Wanted::Lock(lock)) => Some(lock),
-        _ => None,
-    };
     let mut unproven: Vec<Addr> = waits
         .keys()
-        .filter_map(|t| wanted_by(*t))
+        .filter_map(|t| wanted_by(waits, *t))
         .filter_map(|lock| {
             let proven = lock.owner.is_some() || witnessed.iter().any(|w| w.lock.addr == lock.addr);
             (lock.kind == LockKind::Lock && lock.locked && !proven).then_some(lock.addr)
@@ -67,11 +94,10 @@ fn infer(
         .collect();
     unproven.sort_unstable();
     unproven.dedup();
-    let inference = Inference::new(objects);
     unproven
         .into_iter()
         .filter_map(|lock| {
-            let waits = |thread: usize| wanted_by(thread).is_some_and(|l| l.addr == lock);
+            let waits = |thread: usize| wanted_by(waits, thread).is_some_and(|l| l.addr == lock);
             Some((lock, inference.holder(lock, stacks, &waits)?))
         })
         .collect()
@@ -119,7 +145,11 @@ pub(super) fn rehearse(objects: &Objects<'_>, census: &Census) {
         })
         .collect();
     let all = stacks.iter().enumerate().map(|(i, s)| (i, s.as_slice()));
-    Holds::new(objects).witnessed(all, &mut census.codes.borrow_mut());
+    let witnessed = Holds::new(objects).witnessed(all, &mut census.codes.borrow_mut());
+    let inference = Inference::new(objects);
+    for w in &witnessed {
+        inference.rehearse(w, stacks.get(w.thread).map_or(&[][..], |s| s.as_slice()));
+    }
     for framed in stacks.iter().filter_map(|s| s.first()) {
         let Some(code) = &framed.code else { continue };
         for word in objects.stack_words(&framed.frame, code) {
