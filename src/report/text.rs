@@ -6,7 +6,7 @@ use super::crowd;
 use super::frames::Frames;
 use super::paint::{Pen, Style, unbroken};
 use super::stacks::{self, Mark};
-use crate::facts::{Certainty, Evidence, Hold, Holder, ResourceId, Wait};
+use crate::facts::{Certainty, Evidence, Hold, Holder, ResourceId, Timeout, Wait};
 use crate::graph::Step;
 use crate::units::ThreadRef;
 use crate::verdict::{Kind, Voice};
@@ -258,7 +258,10 @@ impl Page<'_> {
         let facts = facts.iter().map(|f| format!(" {}", unbroken(&format!("· {f}")))).collect::<String>();
         let mut out = String::from("\n");
         let head = head.replacen("thread", "Thread", 1);
-        let state = self.voice.state(t).and_then(|s| s.state).map(|s| format!(", {}", state_word(s)));
+        // a wait that wakes now and then looks alive: that it was awake just then says nothing
+        let periodic = self.case.graph.waits.get(&t).is_some_and(|w| w.timeout == Timeout::Periodic);
+        let state = self.voice.state(t).and_then(|s| s.state);
+        let state = state.map(|s| format!(", {}", state_word(if periodic && s == 'R' { 'S' } else { s })));
         let facts = format!("{}{facts}", state.unwrap_or_default());
         out += &self.pen.flow("", "  ", 2, &[(Style::Bold, &head), (Style::Dim, &facts)]);
         out += &stacks::table(self, t, &marks);
