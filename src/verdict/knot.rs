@@ -40,6 +40,66 @@ pub(super) fn find(look: &Look<'_>, told: &BTreeSet<ThreadRef>) -> Vec<Knot> {
     knots
 }
 
+/// Cycles through waits that any one of several holders could end (a pool's workers), where all of them are stuck. Of a pool
+/// whose own workers wait for it, the workers one after the other.
+pub(super) fn find_any(look: &Look<'_>, told: &BTreeSet<ThreadRef>) -> Vec<Vec<Step>> {
+    let any = |w: &&Wait| w.mode == Mode::Any && wakers(look, w) == Some(Wakers::Holders);
+    if !look.graph.waits.values().any(|w| any(&w)) {
+        return Vec::new();
+    }
+    let stuck = stuck(look, told);
+    let mut by_resource: BTreeMap<ResourceId, Vec<ThreadRef>> = BTreeMap::new();
+    for wait in look.graph.waits.values().filter(any).filter(|w| stuck.contains(&w.thread)) {
+        by_resource.entry(wait.on).or_default().push(wait.thread);
+    }
+    let mut out: Vec<Vec<Step>> = Vec::new();
+    for (id, waiters) in by_resource {
+        let mine: Vec<ThreadRef> = waiters.iter().copied().filter(|t| look.graph.hold(id, *t).is_some()).collect();
+        let steps = match mine.as_slice() {
+            [] => waiters.iter().find_map(|t| round_from(look, &stuck, *t)),
+            workers => {
+                let next = workers.iter().cycle().skip(1);
+                Some(workers.iter().zip(next).map(|(t, n)| Step { thread: *t, waits_for: id, held_by: *n }).collect())
+            }
+        };
+        out.extend(steps.filter(|s| !out.contains(s)));
+    }
+    out
+}
+
+/// The shortest way from `start` back to itself, over whom each waits for, among stuck threads.
+fn round_from(look: &Look<'_>, stuck: &BTreeSet<ThreadRef>, start: ThreadRef) -> Option<Vec<Step>> {
+    let mut came: BTreeMap<ThreadRef, Step> = BTreeMap::new();
+    let mut next = std::collections::VecDeque::from([start]);
+    while let Some(t) = next.pop_front() {
+        let Some(wait) = look.graph.waits.get(&t) else { continue };
+        for hold in look.graph.holders(wait.on) {
+            let Holder::Thread(u) = hold.holder else { continue };
+            if u == t || !stuck.contains(&u) || came.contains_key(&u) {
+                continue;
+            }
+            came.insert(u, Step { thread: t, waits_for: wait.on, held_by: u });
+            if u == start {
+                let mut steps = Vec::new();
+                let mut at = start;
+                while let Some(step) = came.get(&at) {
+                    steps.push(*step);
+                    at = step.thread;
+                    if at == start {
+                        break;
+                    }
+                }
+                steps.reverse();
+                let first = steps.iter().enumerate().min_by_key(|(_, s)| s.thread).map_or(0, |(i, _)| i);
+                steps.rotate_left(first);
+                return Some(steps);
+            }
+            next.push_back(u);
+        }
+    }
+    None
+}
+
 /// The knot in which `holder`, which waits for a signal, keeps something another stuck thread needs.
 fn knot_of(look: &Look<'_>, stuck: &BTreeSet<ThreadRef>, holder: ThreadRef, wait: &Wait) -> Option<Knot> {
     let graph = look.graph;

@@ -276,6 +276,9 @@ impl Verdict {
     fn take_knots(&mut self, look: &Look<'_>, voice: &Voice<'_>) {
         let cycles = self.cycles.iter().flat_map(|c| c.steps.iter().map(|s| s.thread));
         let told: BTreeSet<ThreadRef> = cycles.chain(self.orphans.iter().flat_map(|o| o.waiters.clone())).collect();
+        for steps in knot::find_any(look, &told) {
+            self.add_cycle(look, voice, steps);
+        }
         for knot in knot::find(look, &told) {
             self.inferred_holds.extend(knot.holds);
             self.add_cycle(look, voice, knot.steps);

@@ -650,3 +650,53 @@ fn a_signal_frame_between_two_takings_of_a_mutex() {
     assert!(v.cycles[0].explanation.contains("took in update"), "{}", v.cycles[0].explanation);
     assert!(v.cycles[0].explanation.contains("Between the two: on_term."), "{}", v.cycles[0].explanation);
 }
+
+/// A pool whose two workers are in tasks; the first `waiting` of them wait for more of the pool's work.
+fn exhausted_pool(waiting: usize) -> (Made, Vec<ThreadRef>) {
+    let mut made = Made::new();
+    let pool = made.resource(ResourceKind::WorkerPool, "executor \"io\"", 0x5000);
+    let workers: Vec<ThreadRef> = (0..2).map(|i| made.thread(20 + i, &format!("io_{i}"))).collect();
+    for (i, w) in workers.iter().enumerate() {
+        let hold = made.holds(*w, pool);
+        (hold.mode, hold.certainty) = (Mode::Shared, Certainty::Witnessed);
+        if i < waiting {
+            made.waits(*w, pool).mode = Mode::Any;
+        }
+    }
+    (made, workers)
+}
+
+#[test]
+fn a_pool_whose_workers_wait_for_its_work() {
+    let (made, workers) = exhausted_pool(2);
+    let v = made.judged();
+    assert_eq!((v.kind, v.certainty), (Kind::Deadlock, Some(Certainty::Witnessed)));
+    let [cycle] = v.cycles.as_slice() else { panic!("{:?}", v.cycles) };
+    assert_eq!(cycle.pattern, "pool-self-wait");
+    assert_eq!(cycle.steps.iter().map(|s| s.thread).collect::<Vec<_>>(), workers);
+    assert!(cycle.explanation.contains("All 2 workers"), "{}", cycle.explanation);
+}
+
+#[test]
+fn a_worker_that_is_still_at_work_saves_the_pool() {
+    let (made, _) = exhausted_pool(1);
+    assert!(!made.judged().kind.is_stuck());
+}
+
+#[test]
+fn queued_work_that_waits_for_its_own_submitter() {
+    // main keeps a lock and waits for queued work; the pool's workers want the lock
+    let (mut made, workers) = exhausted_pool(0);
+    let lock = made.resource(ResourceKind::PythonLock, "lock", 0x6000);
+    let pool = made.facts.holds[0].of;
+    let main = made.thread(10, "MainThread");
+    made.holds(main, lock).certainty = Certainty::Witnessed;
+    made.waits(main, pool).mode = Mode::Any;
+    for w in &workers {
+        made.waits(*w, lock);
+    }
+    let v = made.judged();
+    assert_eq!(v.kind, Kind::Deadlock);
+    let [cycle] = v.cycles.as_slice() else { panic!("{:?}", v.cycles) };
+    assert_eq!((cycle.pattern, cycle.steps.len()), ("pool-self-wait", 2));
+}

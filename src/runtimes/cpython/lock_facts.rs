@@ -24,6 +24,10 @@ impl Telling<'_> {
             if roles.get(index) == Some(&GilRole::Waits) {
                 continue;
             }
+            if let Some(pooled) = self.tell_future(*index, wait, &mut told, facts) {
+                facts.waits.push(pooled);
+                continue;
+            }
             let Some(on) = self.wanted(wait, &mut locks, &mut told, facts) else { continue };
             facts.waits.push(self.wait(*index, wait, on));
         }
@@ -32,7 +36,7 @@ impl Telling<'_> {
         }
     }
 
-    fn wait(&self, index: usize, wait: &PyWait, on: ResourceId) -> Wait {
+    pub(super) fn wait(&self, index: usize, wait: &PyWait, on: ResourceId) -> Wait {
         let natives = self.natives.get(&index);
         // the loop that runs the program's own frame; without merged stacks the innermost there is, or at least the interpreter
         let frame = natives

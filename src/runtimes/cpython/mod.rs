@@ -5,6 +5,7 @@
 
 mod census;
 mod code;
+mod executors;
 mod facts;
 mod find;
 mod frames;
@@ -21,6 +22,7 @@ mod names;
 mod objects;
 mod offsets;
 mod place;
+mod pool_facts;
 mod rehearse;
 mod scene;
 mod slots;

@@ -181,6 +181,39 @@ impl<'a> Objects<'a> {
         self.words(object.offset(self.o.tuple_items.cast_signed()), size, "tuple", object)
     }
 
+    /// The items of a `list`.
+    pub(super) fn list(&self, object: Addr) -> Result<Vec<Addr>, ObjectError> {
+        let size = self.word(object, self.o.ob_size)?;
+        let items = self.addr(object, self.o.list_items)?;
+        self.words(items, size, "list", object)
+    }
+
+    /// The items of a `_queue.SimpleQueue`, the next one to be had first.
+    pub(super) fn simple_queue(&self, object: Addr) -> Result<Vec<Addr>, ObjectError> {
+        let not = ObjectError::Not("SimpleQueue", object);
+        match (self.o.queue_ring, self.o.queue_list) {
+            // since 3.13 a ring: put index, get index, items, capacity, number (CPython `Modules/_queuemodule.c`, RingBuf)
+            (Some(ring), _) => {
+                let field = |i: u64| self.word(object, ring + 8 * i);
+                let (get, items, capacity, number) = (field(1)?, Addr(field(2)?), field(3)?, field(4)?);
+                if number > capacity || capacity == 0 || get >= capacity {
+                    return if number == 0 { Ok(Vec::new()) } else { Err(not) };
+                }
+                let all = self.words(items, capacity, "SimpleQueue", object)?;
+                let from = usize::try_from(get).map_err(|_| not)?;
+                let number = usize::try_from(number).map_err(|_| not)?;
+                Ok(all.iter().cycle().skip(from).take(number).copied().collect())
+            }
+            // before, a list and the position of its first item still there
+            (None, Some(list)) => {
+                let position = usize::try_from(self.word(object, list + 8)?).map_err(|_| not)?;
+                let items = self.list(self.addr(object, list)?)?;
+                Ok(items.get(position..).ok_or(not)?.to_vec())
+            }
+            (None, None) => Err(not),
+        }
+    }
+
     fn words(&self, at: Addr, n: u64, what: &'static str, object: Addr) -> Result<Vec<Addr>, ObjectError> {
         if n > MAX_ITEMS {
             return Err(ObjectError::Not(what, object));

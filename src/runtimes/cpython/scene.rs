@@ -1,6 +1,7 @@
 //! Who runs where, holds what and waits for what: everything of Python's side, before native stacks are known.
 
 use super::census::Census;
+use super::executors::{Pool, find_pools};
 use super::holds::{Holds, Witnessed};
 use super::inferred::{Inference, Probable};
 use super::locks::{Lock, LockKind};
@@ -22,6 +23,7 @@ pub(super) struct Scene<'a> {
     pub waits: BTreeMap<usize, PyWait>,
     /// Who probably holds the locks that are waited for and that nothing proves held.
     pub probable: HashMap<Addr, Probable>,
+    pub pools: Vec<Pool>,
     /// Names of the objects held and waited for.
     pub names: HashMap<Addr, String>,
 }
@@ -48,8 +50,9 @@ impl<'a> Scene<'a> {
         });
         doubt_contested(&mut witnessed, &waits);
         let probable = infer(&inference, &stacks, &witnessed, &waits);
+        let pools = find_pools(objects, &stacks);
         let names = name_all(objects, &stacks, &witnessed, &waits);
-        Scene { places, stacks, witnessed, waits, probable, names }
+        Scene { places, stacks, witnessed, waits, probable, pools, names }
     }
 }
 

@@ -5,6 +5,7 @@
 //! the most general:
 //!
 //! 1. `dead-owner` alone speaks of orphans;
+//!    `pool-self-wait` of those that go through a pool of workers;
 //! 2. `signal-handler-relock`, `finalizer-relock`, then `non-reentrant-relock` speak of cycles of one: what interrupted the
 //!    critical section before what called out of it;
 //! 3. `gil-held-across-wait` before `join-while-holding`: with the GIL held, the GIL is what to let go of;
@@ -22,6 +23,7 @@ mod lock_order_inversion;
 mod non_reentrant_relock;
 mod other;
 mod outside_wait;
+mod pool_self_wait;
 mod signal_handler_relock;
 
 use super::{Look, Voice, plain};
@@ -40,6 +42,7 @@ pub struct Pattern {
 /// Every pattern, most particular first.
 pub const ALL: &[Pattern] = &[
     dead_owner::PATTERN,
+    pool_self_wait::PATTERN,
     signal_handler_relock::PATTERN,
     finalizer_relock::PATTERN,
     non_reentrant_relock::PATTERN,
