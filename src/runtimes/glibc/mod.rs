@@ -44,6 +44,8 @@ struct GlibcDecoder {
     streams: Vec<(Addr, &'static str)>,
     /// Whether libc is a library of its own, so that a frame can be told to lie outside it.
     dynamic: bool,
+    /// Whether the process runs on another libc, of which only that is told.
+    foreign: bool,
     gaps: Vec<Gap>,
 }
 
@@ -63,11 +65,14 @@ struct Structs {
 
 impl Structs {
     fn choose(table: &'static Table, subject: &Subject) -> Option<Structs> {
-        let one = |name: &'static str| table.layout(name, subject);
+        // of an unknown version the newest layout, which stands first: what is read by it must look right anyway
+        let unknown = subject.version.is_none();
+        let fits = |s: &&StructLayout| unknown || s.applies.to(subject);
+        let one = |name: &str| table.structs.iter().filter(|s| s.name == name).find(fits);
         Some(Structs {
             mutex: one("pthread_mutex_t")?,
-            pthread: one("pthread").or_else(|| table.structs.iter().rfind(|s| s.name == "pthread"))?,
-            condvars: table.structs.iter().filter(|s| s.name == "pthread_cond_t" && s.applies.to(subject)).collect(),
+            pthread: if unknown { table.structs.iter().rfind(|s| s.name == "pthread") } else { one("pthread") }?,
+            condvars: table.structs.iter().filter(|s| s.name == "pthread_cond_t").filter(fits).collect(),
             rwlock: one("pthread_rwlock_t"),
             semaphore: one("sem_t"),
             barrier: one("pthread_barrier_t"),
@@ -89,14 +94,14 @@ impl GlibcDecoder {
         let home = match libc {
             Some(libc) => libc,
             None => {
-                if let Some(musl) = snapshot.modules.iter().find(|m| m.name().starts_with("ld-musl-")) {
+                if let Some(musl) = snapshot.modules.iter().find(|m| is_musl(m.name())) {
                     gaps.push(Gap(format!(
                         "{} is musl libc, whose locks hangscope does not read yet; futexes are named by address",
                         musl.path.display()
                     )));
                     return GlibcDecoder::without_layouts(gaps);
                 }
-                let exe = snapshot.modules.first().filter(|m| m.find_symbol("__libc_start_main").is_some())?;
+                let exe = program(snapshot).filter(|_| loader.is_none()).filter(|exe| is_static_glibc(exe))?;
                 gaps.push(Gap(format!(
                     "{} is linked statically: the loader's locks have no address there and are not read",
                     exe.path.display()
@@ -130,6 +135,7 @@ impl GlibcDecoder {
             global,
             streams: streams.into_iter().flatten().collect(),
             dynamic,
+            foreign: false,
             gaps,
         })
     }
@@ -144,13 +150,15 @@ impl GlibcDecoder {
             global: None,
             streams: Vec::new(),
             dynamic: false,
+            foreign: true,
             gaps,
         })
     }
+}
 
-    fn is_musl(&self) -> bool {
-        self.version.is_none() && !self.dynamic && self.gaps.iter().any(|g| g.0.contains("musl"))
-    }
+/// Whether a module file is musl's: its loader, which is its libc, or the same by the name it is installed under.
+fn is_musl(name: &str) -> bool {
+    name == "libc.so" || name.starts_with("ld-musl-") || name.starts_with("libc.musl-")
 }
 
 /// `_rtld_global` and its size, from the loader's dynamic symbols.
@@ -175,7 +183,12 @@ fn read_version(libc: &Module, memory: &dyn Memory) -> Option<String> {
     if let Some(text) = libc.find_symbol("__nptl_version").and_then(|(at, _)| text_at(at)) {
         return Some(text);
     }
-    // lea rax, [rip + disp32]; ret, with or without endbr64 before it
+    by_version_function(libc, &text_at)
+}
+
+/// What `gnu_get_libc_version` returns: `lea rax, [rip + disp32]; ret`, with or without `endbr64` before it.
+fn by_version_function(libc: &Module, text_at: &dyn Fn(Addr) -> Option<String>) -> Option<String> {
+    let image = libc.image().ok()?;
     let (at, symbol) = libc.find_symbol("gnu_get_libc_version")?;
     let code = image.elf.read_only_bytes(symbol.vaddr, 12)?;
     let skip = if code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) { 4 } else { 0 };
@@ -183,6 +196,30 @@ fn read_version(libc: &Module, memory: &dyn Memory) -> Option<String> {
     let disp = i32::from_le_bytes(lea.strip_prefix(&[0x48, 0x8d, 0x05])?.try_into().ok()?);
     let next = at.checked_add(skip as u64 + 7)?;
     text_at(next.offset(i64::from(disp)))
+}
+
+/// What only glibc's code says; a static program keeps neither its banner nor, stripped, its symbols.
+/// Source: glibc debug/fortify and stdio messages since 2.3x, elf/dl-tunables.list since 2.26, and what 2.25 and older said.
+const SAYINGS: [&[u8]; 3] = [b"Fatal glibc error: ", b"glibc.malloc.", b"*** glibc detected"];
+/// Bytes of a segment searched for them.
+const MAX_SEARCHED: usize = 64 << 20;
+
+/// The program itself: the module its entry point lies in.
+fn program(snapshot: &Snapshot) -> Option<&Module> {
+    const AT_ENTRY: u64 = 9;
+    let entry = snapshot.process.auxv(AT_ENTRY).map(Addr);
+    entry.and_then(|at| snapshot.module_at(at)).map(|(_, m)| m).or(snapshot.modules.first())
+}
+
+/// Whether a program without a libc beside it carries glibc in itself.
+fn is_static_glibc(exe: &Module) -> bool {
+    let Ok(image) = exe.image() else { return false };
+    let says = |bytes: &[u8]| SAYINGS.iter().any(|text| bytes.windows(text.len()).any(|w| w == *text));
+    exe.find_symbol("__libc_start_main").is_some()
+        || image.elf.segments().iter().filter(|s| !s.writable).any(|segment| {
+            let len = usize::try_from(segment.file_size).ok().filter(|len| *len <= MAX_SEARCHED);
+            len.and_then(|len| image.elf.read_only_bytes(segment.vaddr, len)).is_some_and(says)
+        })
 }
 
 /// Bytes before and after a futex word that any object it is part of may fill: a `FILE` before its lock, a mutex after.
@@ -227,7 +264,7 @@ impl Decoder for GlibcDecoder {
 
     fn decode(&self, view: &View<'_>) -> Facts {
         let mut facts = Facts { gaps: self.gaps.clone(), ..Facts::default() };
-        if self.is_musl() {
+        if self.foreign {
             return facts;
         }
         facts.runtime = Some(RuntimeNote { name: "glibc", version: self.version.clone(), build: None });

@@ -15,6 +15,7 @@ fn decoder(version: &str) -> GlibcDecoder {
         subject,
         streams: vec![],
         dynamic: true,
+        foreign: false,
         gaps: vec![],
     }
 }
