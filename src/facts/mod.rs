@@ -167,7 +167,7 @@ pub struct Wait {
 pub enum Holder {
     /// A thread of the run.
     Thread(ThreadRef),
-    /// A tid that is no thread of this process: it ended, or stayed behind at a fork.
+    /// A tid that is no thread of this process: it ended, or stayed behind at a fork. 0 where nothing tells which it was.
     Gone(ProcessIx, Tid),
     /// A process that is not part of the run.
     Process(Pid),

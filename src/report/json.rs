@@ -361,7 +361,7 @@ fn resource(case: &Case<'_>, voice: &Voice<'_>, ids: &Ids, id: ResourceId, name:
 fn holder(voice: &Voice<'_>, ids: &Ids, hold: &Hold) -> HeldBy {
     let (thread, tid) = match hold.holder {
         Holder::Thread(t) => (Some(ids.thread(t)), voice.state(t).map(|s| s.tid.0)),
-        Holder::Gone(_, tid) => (None, Some(tid.0)),
+        Holder::Gone(_, tid) => (None, Some(tid.0).filter(|t| *t != 0)),
         Holder::Process(pid) => (None, Some(pid.0)),
     };
     HeldBy {

@@ -273,7 +273,10 @@ impl Page<'_> {
         for orphan in &self.case.verdict.orphans {
             out += &self.title("Who waits for whom");
             let hold = self.case.graph.holders(orphan.resource).iter().find(|h| matches!(h.holder, Holder::Gone(..)));
-            let gone = format!("tid {}, which does not exist", orphan.owner);
+            let gone = match orphan.owner.0 {
+                0 => "nobody in this process".to_owned(),
+                tid => format!("tid {tid}, which does not exist"),
+            };
             if let Some(first) = orphan.waiters.first() {
                 out += &self.line("  ✗ ", "    ", *first, hold, &gone);
                 out += &self.more(orphan.waiters.len() - 1, "wait", "for it too");

@@ -47,7 +47,8 @@ pub(crate) fn pthread_of(index: usize) -> Addr {
 
 impl MadeUp {
     pub fn new() -> MadeUp {
-        let process = Process { pid: Pid(100), exe: None, command: vec![], arch: Arch::X86_64, auxv: vec![] };
+        let process =
+            Process { pid: Pid(100), exe: None, command: vec![], arch: Arch::X86_64, auxv: vec![], forked: None };
         let snapshot =
             Snapshot { process, threads: vec![], mappings: vec![], modules: vec![], files: Arc::new(NoFiles) };
         MadeUp { memory: Fake::new(), snapshot, stacks: vec![] }

@@ -5,7 +5,7 @@
 //! dump. Debuggers open it; `core` reads it back.
 
 use super::core::own;
-use super::{Mapping, Process, ThreadState};
+use super::{Mapping, PF_FORKNOEXEC, Process, ThreadState};
 use crate::arch::x86_64::{PRSTATUS_HEADER, USER_REGS};
 use crate::memory::{Kept, Memory, MemoryExt};
 use crate::units::{Addr, PAGE};
@@ -259,10 +259,14 @@ fn prstatus(process: &Process, thread: &ThreadState) -> Option<Vec<u8>> {
     Some(desc)
 }
 
-/// `struct elf_prpsinfo`, 136 bytes on x86-64: state letter at 1, `pr_pid` at 24, name at 40, command line at 56.
+/// `struct elf_prpsinfo`, 136 bytes on x86-64: state letter at 1, `pr_flag` at 8, `pr_pid` at 24, name at 40, command line at 56.
 fn prpsinfo(core: &Minicore<'_>) -> Vec<u8> {
     let main = core.threads.iter().find(|t| t.host_tid.0 == core.process.pid.0);
     let mut desc = vec![0, b'S', 0, 0];
+    desc.resize(8, 0);
+    // PF_RANDOMIZE with it, so that flags told are not all zero
+    let flags: u64 = core.process.forked.map_or(0, |forked| 0x0040_0000 | if forked { PF_FORKNOEXEC } else { 0 });
+    desc.extend_from_slice(&flags.to_le_bytes());
     desc.resize(24, 0);
     desc.extend_from_slice(&core.process.pid.0.to_le_bytes());
     desc.resize(40, 0);

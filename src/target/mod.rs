@@ -25,7 +25,13 @@ pub struct Process {
     pub arch: Arch,
     /// The auxiliary vector: (type, value) pairs, without the closing `AT_NULL`.
     pub auxv: Vec<(u64, u64)>,
+    /// Whether it was forked and runs on without an exec (`PF_FORKNOEXEC`, Linux `include/linux/sched.h`), so that it
+    /// inherited its memory, locks and all, from its parent. Absent where nothing says.
+    pub forked: Option<bool>,
 }
+
+/// `PF_FORKNOEXEC` of a task's flags: forked, and no exec since. In `/proc/PID/stat` and in a core's `NT_PRPSINFO`.
+pub const PF_FORKNOEXEC: u64 = 0x40;
 
 impl Process {
     /// The value of one auxiliary vector entry (`AT_PHDR` 3, `AT_BASE` 7, `AT_ENTRY` 9, `AT_SYSINFO_EHDR` 33).

@@ -73,12 +73,14 @@ fn orphan(verdict: &Verdict, voice: &Voice<'_>) -> String {
         [one] => format!("{} waits for it", voice.thread(*one)),
         many => format!("{} threads wait for it", many.len()),
     };
-    format!(
-        "ORPHANED LOCK, {}: {} is held by tid {}, which is no thread of this process; {who} for ever",
-        sure(Some(orphan.certainty)),
-        voice.name(orphan.resource),
-        orphan.owner
-    )
+    let held = match (orphan.pattern, orphan.owner.0) {
+        ("fork-inherited-lock", 0) => "was held by a thread of the parent when it forked, which is not here".to_owned(),
+        ("fork-inherited-lock", tid) => {
+            format!("is held by thread {tid}, which stayed behind in the parent at the fork")
+        }
+        (_, tid) => format!("is held by tid {tid}, which is no thread of this process"),
+    };
+    format!("ORPHANED LOCK, {}: {} {held}; {who} for ever", sure(Some(orphan.certainty)), voice.name(orphan.resource))
 }
 
 fn stalled(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {

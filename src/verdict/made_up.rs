@@ -325,6 +325,7 @@ impl MadeTarget {
             command: vec!["/usr/bin/python3".to_owned(), "/home/user/train.py".to_owned(), "--token=secret".to_owned()],
             arch: Arch::X86_64,
             auxv: Vec::new(),
+            forked: Some(false),
         };
         MadeTarget { process, modules }
     }

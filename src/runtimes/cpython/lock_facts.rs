@@ -9,7 +9,7 @@ use crate::facts::{
     Certainty, Evidence, Facts, GilRole, Hold, Holder, Mode, Reentrancy, Resource, ResourceId, ResourceKind, TakenAt,
     Timeout, Wait, Wakers,
 };
-use crate::units::{Addr, FrameIx};
+use crate::units::{Addr, FrameIx, Tid};
 use std::collections::BTreeMap;
 
 impl Telling<'_> {
@@ -205,7 +205,8 @@ impl Telling<'_> {
         match lock.owner {
             Some(ident) => facts.holds.extend(self.recorded(lock, id, ident, &blocks)),
             None if lock.locked && blocks.is_empty() => {
-                facts.holds.extend(self.scene.probable.get(&lock.addr).map(|p| self.by_inference(p, id)));
+                let probable = self.scene.probable.get(&lock.addr).map(|p| self.by_inference(p, id));
+                facts.holds.extend(probable.or_else(|| self.inherited(lock, id)));
             }
             None if lock.locked => facts.holds.extend(blocks.iter().map(|w| self.by_block(w, id))),
             None => {}
@@ -214,7 +215,7 @@ impl Telling<'_> {
 
     /// A hold that the lock itself records.
     fn recorded(&self, lock: &Lock, id: ResourceId, ident: u64, blocks: &[&Witnessed]) -> Option<Hold> {
-        let index = self.scene.places.by_ident(ident)?;
+        let Some(index) = self.scene.places.by_ident(ident) else { return self.left_behind(lock, id, ident) };
         let block = blocks.iter().find(|w| w.thread == index);
         let mut evidence = vec![Evidence::new(format!(
             "the owner field of the {} at {} is {ident:#x}, the ident of thread {}",
@@ -231,6 +232,51 @@ impl Telling<'_> {
             taken_at: None,
             taken_at_managed: block.and_then(|w| taken_at(w)),
             evidence,
+        })
+    }
+
+    /// A hold by a thread that is not in this process. A fork copies the thread's descriptor, which still tells its id.
+    fn left_behind(&self, lock: &Lock, id: ResourceId, ident: u64) -> Option<Hold> {
+        let o = self.objects;
+        // `struct pthread`: header.self at 0x10, tid at 0x2d0 (glibc on x86-64, 2.17 to 2.43)
+        let is_descriptor = o.word(Addr(ident), 0x10).is_ok_and(|this| this == ident);
+        let tid = if is_descriptor { o.int32(Addr(ident), 0x2d0).ok().filter(|t| *t > 0) } else { None };
+        let known = tid.is_some_and(|t| self.view.snapshot.thread_by_tid(Tid(t)).is_some());
+        let tid = tid.filter(|_| !known);
+        let who = tid.map_or("a thread".to_owned(), |t| format!("thread {t}"));
+        Some(Hold {
+            holder: Holder::Gone(self.view.process, Tid(tid.unwrap_or(0))),
+            of: id,
+            mode: Mode::Exclusive,
+            certainty: Certainty::Recorded,
+            taken_at: None,
+            taken_at_managed: None,
+            evidence: vec![Evidence::new(format!(
+                "the owner field of the {} at {} is {ident:#x}, the ident of {who} that is not in this process",
+                lock.type_name, lock.addr
+            ))],
+        })
+    }
+
+    /// Who held an owner-less lock that the only thread of a forked process waits for: a thread of the parent, since nobody
+    /// here is left to have taken it or to let go.
+    fn inherited(&self, lock: &Lock, id: ResourceId) -> Option<Hold> {
+        let snapshot = self.view.snapshot;
+        if snapshot.process.forked != Some(true) || snapshot.threads.len() != 1 {
+            return None;
+        }
+        Some(Hold {
+            holder: Holder::Gone(self.view.process, Tid(0)),
+            of: id,
+            mode: Mode::Exclusive,
+            certainty: Certainty::Inferred,
+            taken_at: None,
+            taken_at_managed: None,
+            evidence: vec![Evidence::new(format!(
+                "the {} at {} is taken; this process was forked without an exec, has this one thread, and no frame \
+                 of it has taken the lock",
+                lock.type_name, lock.addr
+            ))],
         })
     }
 
@@ -261,7 +307,7 @@ impl Telling<'_> {
             taken_at: None,
             taken_at_managed: u32::try_from(p.frame).ok().map(|frame| TakenAt { frame, line: p.line }),
             evidence: vec![Evidence::new(format!(
-                "inferred: {function} ({file}{line}) in thread {} calls acquire on `{}` before where it stands, without a \
+                "{function} ({file}{line}) in thread {} calls acquire on `{}` before where it stands, without a \
                  release since; no other thread's code does, and the lock is taken",
                 self.tid(p.thread),
                 p.name

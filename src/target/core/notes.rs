@@ -4,6 +4,7 @@ use super::own::Own;
 use super::segments::{Headers, u32_at, u64_at};
 use crate::arch::ThreadRegisters;
 use crate::arch::x86_64::{PRSTATUS_HEADER, parse_user_regs};
+use crate::target::PF_FORKNOEXEC;
 use goblin::container::{Container, Ctx, Endian};
 use goblin::elf::note::{NT_FILE, NT_PRPSINFO, NT_PRSTATUS, NoteDataIterator};
 use std::collections::HashSet;
@@ -44,6 +45,8 @@ pub(super) struct Notes {
     /// `pr_psargs`: the first 79 bytes of the command line, blanks between the words.
     pub arguments: Option<String>,
     pub auxv: Vec<(u64, u64)>,
+    /// `PF_FORKNOEXEC` of the process, where the core tells its flags.
+    pub forked: Option<bool>,
     /// Ascending, disjoint.
     pub files: Vec<FileRange>,
     pub own: Own,
@@ -73,8 +76,11 @@ pub(super) fn parse(headers: &Headers, warnings: &mut Vec<String>) -> Notes {
                     }
                 }
                 ("CORE", NT_PRPSINFO) => {
-                    // struct elf_prpsinfo: pr_pid at 24, pr_fname[16] at 40, pr_psargs[80] at 56
+                    // struct elf_prpsinfo: pr_flag at 8, pr_pid at 24, pr_fname[16] at 40, pr_psargs[80] at 56
                     notes.pid = u32_at(note.desc, 24).and_then(|p| i32::try_from(p).ok());
+                    // a writer that leaves the flags out leaves them 0
+                    let flags = u64_at(note.desc, 8).filter(|f| *f != 0);
+                    notes.forked = flags.map(|f| f & PF_FORKNOEXEC != 0);
                     notes.name = note.desc.get(40..56).and_then(text);
                     notes.arguments = note.desc.get(56..136).and_then(text);
                 }

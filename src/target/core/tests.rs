@@ -60,6 +60,7 @@ fn made() -> Made {
         command: vec!["odd name".into(), "--with blank".into(), String::new()],
         arch: Arch::X86_64,
         auxv: vec![(33, 0x7000_0000), (9, 0x40_1040)],
+        forked: Some(true),
     };
     let futex = [(15, 202), (10, (-512i64) as u64), (14, 0x50_0010), (16, 0x40_1050), (19, 0x60_0ff0), (21, 0x50_0800)];
     let mut gone = thread(1003, 4, &[]);

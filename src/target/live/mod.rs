@@ -21,7 +21,7 @@ pub use stopped::{Released, StopLimits, Stopped};
 
 use crate::arch::{Arch, Syscall};
 use crate::memory::{Memory, ReadError};
-use crate::target::{Files, Mapping, Process, Progress, Target, TargetError, ThreadState};
+use crate::target::{Files, Mapping, PF_FORKNOEXEC, Process, Progress, Target, TargetError, ThreadState};
 use crate::units::{Addr, HostTid, Pid};
 use nix::errno::Errno;
 use proc::{Look, Stat, SyscallLine};
@@ -88,6 +88,7 @@ impl Live {
                 command: split_command(&command),
                 arch: Arch::X86_64,
                 auxv: proc::parse_auxv(&auxv),
+                forked: Some(stat.flags & PF_FORKNOEXEC != 0),
             },
             remote: Remote::open(&directory, number),
             files: Arc::new(files::ProcessFiles::new(directory.clone(), exe)),

@@ -4,7 +4,7 @@
 //! makes or breaks one. Several may fit: the first of [`ALL`] that does is told. Its order is from the most particular to
 //! the most general:
 //!
-//! 1. `dead-owner` alone speaks of orphans;
+//! 1. `fork-inherited-lock`, then `dead-owner` speak of orphans;
 //!    `pool-self-wait` of those that go through a pool of workers;
 //! 2. `signal-handler-relock`, `finalizer-relock`, then `non-reentrant-relock` speak of cycles of one: what interrupted the
 //!    critical section before what called out of it;
@@ -17,6 +17,7 @@
 mod callback_under_lock;
 mod dead_owner;
 mod finalizer_relock;
+mod fork_inherited;
 mod gil_held_across_wait;
 mod join_while_holding;
 mod lock_order_inversion;
@@ -41,6 +42,7 @@ pub struct Pattern {
 
 /// Every pattern, most particular first.
 pub const ALL: &[Pattern] = &[
+    fork_inherited::PATTERN,
     dead_owner::PATTERN,
     pool_self_wait::PATTERN,
     signal_handler_relock::PATTERN,

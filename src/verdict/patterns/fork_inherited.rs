@@ -1,0 +1,42 @@
+//! `fork-inherited-lock`: the process was forked while a thread of the parent held the lock; that thread is not here.
+
+use super::{Pattern, Scene, Shape, Story};
+use crate::verdict::voice::capital;
+
+pub(super) const PATTERN: Pattern = Pattern { word: "fork-inherited-lock", tell };
+
+fn tell(scene: &Scene<'_>) -> Option<Story> {
+    let Shape::Orphan { resource, owner, waiters } = scene.shape else { return None };
+    let voice = scene.voice;
+    let first = waiters.first().copied()?;
+    let snapshot = voice.snapshot(first)?;
+    if snapshot.process.forked != Some(true) {
+        return None;
+    }
+    let pid = snapshot.process.pid;
+    let threads = match snapshot.threads.len() {
+        1 => "one thread".to_owned(),
+        n => format!("{n} threads"),
+    };
+    let holder = match owner.0 {
+        0 => "nobody here holds it: a thread of the parent did when it forked".to_owned(),
+        tid => format!("its owner is thread {tid}, which stayed behind in the parent"),
+    };
+    let who = if waiters.len() == 1 {
+        format!("{} waits for it", voice.thread(first))
+    } else {
+        format!("{} threads wait for it", waiters.len())
+    };
+    Some(Story {
+        explanation: format!(
+            "Process {pid} was forked without an exec and has {threads}. {} is taken, and {holder}. A fork copies the lock \
+             but not the thread that would let go of it, so {who} for ever.",
+            capital(&voice.thing(resource)),
+        ),
+        advice: "Start workers by spawn or forkserver, or fork before the first thread is started. A library that must \
+                 survive forks takes its locks in pthread_atfork (in Python os.register_at_fork) and makes them anew in the \
+                 child. Do not log, allocate or import in an at-fork hook of the child."
+            .to_owned(),
+        culprit: None,
+    })
+}
