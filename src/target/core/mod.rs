@@ -80,7 +80,10 @@ impl CoreFile {
     }
 
     /// Reads a core from its bytes; `name` stands in messages.
-    fn parse(bytes: FileBytes, name: &str, options: &CoreOptions) -> Result<CoreFile, TargetError> {
+    ///
+    /// # Errors
+    /// As [`CoreFile::open`], those of the file system aside.
+    pub fn parse(bytes: FileBytes, name: &str, options: &CoreOptions) -> Result<CoreFile, TargetError> {
         let mut warnings = Vec::new();
         let headers = segments::parse(bytes, name, &mut warnings)?;
         let notes = notes::parse(&headers, &mut warnings);

@@ -1,0 +1,139 @@
+//! What the fuzz targets and `tests/fuzz_smoke.rs` run: bytes nobody should trust, through the rooms that read them.
+//!
+//! Each entry point takes any bytes and must come back: no panic, no walk without end, no memory by the target's measure.
+
+mod dice;
+mod image;
+mod made;
+mod spoilt;
+
+use hangscope::elf::{ElfFile, RowScratch};
+use hangscope::facts::Facts;
+use hangscope::graph::Graph;
+use hangscope::memory::{FileBytes, Memory};
+use hangscope::report::{self, Captured, Case, TextOptions};
+use hangscope::runtimes::{self, Held, View};
+use hangscope::snapshot::{Snapshot, WithImages};
+use hangscope::target::core::{CoreFile, CoreOptions};
+use hangscope::target::{Target, ThreadState};
+use hangscope::units::{ProcessIx, Vaddr};
+use hangscope::verdict::{Look, judge};
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+pub use dice::Dice;
+use made::{Made, Runtime};
+use spoilt::Spoilt;
+
+/// A core from its bytes: headers, notes, and all that is concluded from it.
+pub fn core(bytes: &[u8]) {
+    if let Ok(core) = CoreFile::parse(FileBytes::owned(bytes.to_vec()), "core", &CoreOptions::default()) {
+        analyse(&core, &core);
+    }
+}
+
+/// An ELF file from its bytes.
+pub fn elf(bytes: &[u8]) {
+    let Ok(elf) = ElfFile::parse(FileBytes::owned(bytes.to_vec())) else { return };
+    let _ = (elf.build_id(), elf.find_symbol("main"), elf.find_tls_symbol("errno"), elf.section_at(".PyRuntime"));
+    let _ = (elf.analysis_parts(), elf.identity_parts());
+    let mut scratch = RowScratch::new();
+    let mut dice = Dice::new(bytes);
+    let starts: Vec<u64> = elf.segments().iter().take(8).map(|s| s.vaddr.0).collect();
+    for start in starts.into_iter().chain([0, 0x1000, u64::MAX - 8]) {
+        for _ in 0..16 {
+            let at = Vaddr(start.wrapping_add(dice.below(0x4000)));
+            let _ = (elf.symbol_at(at), elf.object_at(at), elf.frame_description_at(at), elf.locate(at));
+            let _ = (elf.unwind_row(at, &mut scratch), elf.read_only_bytes(at, 64));
+        }
+    }
+}
+
+/// A process whose CPython is noise.
+pub fn cpython(bytes: &[u8]) {
+    decode(bytes, Runtime::CPython);
+}
+
+/// A process whose glibc objects are noise.
+pub fn glibc(bytes: &[u8]) {
+    decode(bytes, Runtime::Glibc);
+}
+
+fn decode(bytes: &[u8], runtime: Runtime) {
+    match real_core() {
+        Some(core) => spoil(core, bytes),
+        None => {
+            let made = Made::new(&mut Dice::new(bytes), runtime);
+            analyse(&made, &made);
+        }
+    }
+}
+
+/// A real core with some of its words and registers spoilt.
+pub fn spoil(core: &CoreFile, bytes: &[u8]) {
+    let spoilt = Spoilt::new(core, &mut Dice::new(bytes));
+    analyse(&spoilt, &spoilt);
+}
+
+/// The core that `HANGSCOPE_FUZZ_CORE` names, if it does: `hangscope attach PID --save-core FILE` makes one.
+fn real_core() -> Option<&'static CoreFile> {
+    static CORE: OnceLock<Option<CoreFile>> = OnceLock::new();
+    CORE.get_or_init(|| {
+        let path = std::env::var_os("HANGSCOPE_FUZZ_CORE")?;
+        Some(CoreFile::open(path.as_ref(), &CoreOptions::default()).expect("HANGSCOPE_FUZZ_CORE is a core"))
+    })
+    .as_ref()
+}
+
+/// All that is done with a process: runtimes, stacks, facts, graph, verdict, reports.
+fn analyse(target: &dyn Target, memory: &(dyn Memory + Sync)) {
+    let Ok(mut snapshot) = Snapshot::prepare(target) else { return };
+    let Ok(threads) = target.threads() else { return };
+    snapshot.images_from_memory(memory);
+    let decoders: Vec<_> = {
+        let layered = WithImages::new(memory, &snapshot);
+        runtimes::all().into_iter().filter_map(|r| r.find(&snapshot, &layered)).collect()
+    };
+    gather(&decoders, &threads, &snapshot, memory);
+    snapshot.freeze(threads, None);
+    let mut facts = Facts::default();
+    let mut notes = Vec::new();
+    let stacks = {
+        let layered = WithImages::new(memory, &snapshot);
+        let stacks = hangscope::unwind::unwind_all(&snapshot, &layered);
+        let view = View { process: ProcessIx(0), snapshot: &snapshot, stacks: &stacks, memory: &layered };
+        for decoder in &decoders {
+            let mut found = decoder.decode(&view);
+            notes.extend(found.runtime.take());
+            facts.absorb(found);
+        }
+        stacks
+    };
+    let (snapshots, stacks, notes) = ([snapshot], [stacks], [notes]);
+    let graph = Graph::build(&facts);
+    let look =
+        Look { graph: &graph, facts: &facts, snapshots: &snapshots, stacks: &stacks, movement: None, partial: false };
+    let verdict = judge(&look);
+    let captured = Captured { at: SystemTime::UNIX_EPOCH, source: "core", pause: None, warnings: target.warnings() };
+    let case = Case {
+        snapshots: &snapshots,
+        stacks: &stacks,
+        facts: &facts,
+        runtimes: &notes,
+        graph: &graph,
+        verdict: &verdict,
+        captured: &captured,
+    };
+    let _ = (report::text(&case, &TextOptions::default()), report::json(&case));
+}
+
+fn gather(
+    decoders: &[Box<dyn runtimes::Decoder>],
+    threads: &[ThreadState],
+    snapshot: &Snapshot,
+    memory: &(dyn Memory + Sync),
+) {
+    for decoder in decoders {
+        decoder.gather(&Held { threads, snapshot, memory });
+    }
+}
