@@ -105,10 +105,12 @@ impl<'a> Names<'a> {
         let code = framed.code.as_ref()?;
         o.locals(&framed.frame, code).into_iter().take(MAX_LOCALS).find_map(|(_, object)| {
             let class = o.type_of(object)?;
-            if let Some(attribute) = self.instance_attribute(object, target) {
+            // of a class only what its own line of classes holds is an attribute
+            let is_class = class.name == "type" || self.line_of(class.addr).iter().any(|c| o.read_type(*c).is_ok_and(|t| t.name == "type"));
+            if !is_class && let Some(attribute) = self.instance_attribute(object, target) {
                 return Some(format!("{}.{attribute} ({} at {object})", short(&class.name), short(&class.name)));
             }
-            let classes = if class.name == "type" { vec![object] } else { self.line_of(class.addr) };
+            let classes = if is_class { self.line_of(object) } else { self.line_of(class.addr) };
             classes.into_iter().find_map(|c| {
                 let attribute = self.key_of(o.addr(c, o.o.type_dict).ok().filter(|d| !d.is_null())?, target)?;
                 let name = o.read_type(c).ok()?.name;

@@ -6,11 +6,15 @@ use crate::verdict::voice::capital;
 
 pub(super) const PATTERN: Pattern = Pattern { word: "join-while-holding", tell };
 
+/// Whether a wait for this kind is a join.
+pub(super) fn joins(kind: ResourceKind) -> bool {
+    matches!(kind, ResourceKind::ThreadExit | ResourceKind::PythonThread)
+}
+
 fn tell(scene: &Scene<'_>) -> Option<Story> {
     if scene.steps().len() < 2 {
         return None;
     }
-    let joins = |kind| matches!(kind, ResourceKind::ThreadExit | ResourceKind::PythonThread);
     let (step, held) =
         scene.holding().find(|(s, held)| joins(scene.kind(s.waits_for)) && is_lock(scene.kind(*held)))?;
     let voice = scene.voice;

@@ -19,6 +19,7 @@ mod dead_owner;
 mod finalizer_relock;
 mod fork_inherited;
 mod gil_held_across_wait;
+mod import_cycle;
 mod join_while_holding;
 mod lock_order_inversion;
 mod non_reentrant_relock;
@@ -48,6 +49,7 @@ pub const ALL: &[Pattern] = &[
     signal_handler_relock::PATTERN,
     finalizer_relock::PATTERN,
     non_reentrant_relock::PATTERN,
+    import_cycle::PATTERN,
     gil_held_across_wait::PATTERN,
     join_while_holding::PATTERN,
     callback_under_lock::PATTERN,
