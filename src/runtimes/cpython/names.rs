@@ -106,7 +106,8 @@ impl<'a> Names<'a> {
         o.locals(&framed.frame, code).into_iter().take(MAX_LOCALS).find_map(|(_, object)| {
             let class = o.type_of(object)?;
             // of a class only what its own line of classes holds is an attribute
-            let is_class = class.name == "type" || self.line_of(class.addr).iter().any(|c| o.read_type(*c).is_ok_and(|t| t.name == "type"));
+            let is_class = class.name == "type"
+                || self.line_of(class.addr).iter().any(|c| o.read_type(*c).is_ok_and(|t| t.name == "type"));
             if !is_class && let Some(attribute) = self.instance_attribute(object, target) {
                 return Some(format!("{}.{attribute} ({} at {object})", short(&class.name), short(&class.name)));
             }
