@@ -111,11 +111,12 @@ pub const RESTART_SYSCALL: u64 = 219;
 /// Source: Linux `arch/x86/kernel/signal.c`, `include/linux/errno.h`; seen on 6.18 for 48 blocking calls.
 #[must_use]
 pub fn sleeping_syscall(registers: &ThreadRegisters) -> Option<Syscall> {
-    let number = u64::try_from(registers.syscall_register?).ok()?;
-    let rax = registers.file.read(RAX)? as i64;
-    if !matches!(rax, -512 | -513 | -514 | -516 | -4) {
-        return None;
-    }
+    let rax = registers.file.read(RAX)?;
+    let number = match u64::try_from(registers.syscall_register?) {
+        Ok(number) if matches!(rax as i64, -512 | -513 | -514 | -516 | -4) => number,
+        _ if on_its_way_back(registers) => rax,
+        _ => return None,
+    };
     let mut args = [0; 6];
     for (slot, reg) in args.iter_mut().zip([RDI, RSI, RDX, R10, R8, R9]) {
         *slot = registers.file.read(reg)?;
@@ -138,6 +139,18 @@ pub fn number_before(code: &[u8]) -> Option<u64> {
         [0x31, 0xc0, ..] => Some(0),
         _ => None,
     })
+}
+
+/// Calls the kernel enters again by itself after a stop: the number it puts back into `rax`.
+const ENTERED_AGAIN: [u64; 14] = [0, 1, 7, 34, 35, 45, 47, 61, 202, RESTART_SYSCALL, 230, 247, 270, 271];
+
+/// Whether the thread was stopped, let go, and stopped again before it could enter its call anew: the kernel has set `rip`
+/// back onto the `syscall` instruction, while `rcx` still holds where that instruction returned to.
+/// Source: Linux `arch/x86/kernel/signal.c`, `arch_do_signal_or_restart`; met when two looks follow one another closely.
+fn on_its_way_back(registers: &ThreadRegisters) -> bool {
+    let read = |reg| registers.file.read(reg);
+    let rewound = read(RIP).zip(read(RCX)).is_some_and(|(rip, rcx)| rip.wrapping_add(2) == rcx);
+    rewound && read(RAX).is_some_and(|rax| ENTERED_AGAIN.contains(&rax))
 }
 
 #[cfg(test)]
@@ -189,5 +202,17 @@ mod tests {
         assert_eq!(number_before(&[0x31, 0xc0, 0x0f, 0x05]), Some(0));
         assert_eq!(number_before(&[0xb8, 0x07, 0, 0, 0, 0xc3]), None, "no syscall instruction");
         assert_eq!(number_before(&[0x89, 0xc8, 0x0f, 0x05]), None, "syscall(2) moves it from a register");
+    }
+
+    #[test]
+    fn a_thread_on_its_way_back_into_its_call_is_still_in_it() {
+        // rip 0x401000 stands on the instruction, rcx behind it, orig_rax is an interrupt's
+        let back = regs(&[(15, (-1i64) as u64), (10, 202), (16, 0x40_1000), (11, 0x40_1002), (14, 0xabc)]);
+        let call = sleeping_syscall(&back).unwrap();
+        assert_eq!((call.number, call.args[0]), (Some(202), 0xabc));
+        let running = regs(&[(15, (-1i64) as u64), (10, 202), (16, 0x40_1000), (11, 0x1234)]);
+        assert!(sleeping_syscall(&running).is_none());
+        let yielding = regs(&[(15, (-1i64) as u64), (10, 24), (16, 0x40_1000), (11, 0x40_1002)]);
+        assert!(sleeping_syscall(&yielding).is_none(), "a loop around a call that does not sleep");
     }
 }

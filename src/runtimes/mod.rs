@@ -91,9 +91,11 @@ impl View<'_> {
     /// `restart_syscall`: `poll`, the `nanosleep`s and `futex`.
     fn number_by_code(&self, pc: Addr) -> Option<u64> {
         let mut code = [0; BYTES_BEFORE_SYSCALL + 2];
-        let from = pc.offset(-(code.len() as i64));
-        self.memory.read(from, &mut code).ok()?;
-        number_before(&code).filter(|n| [POLL, NANOSLEEP, FUTEX, CLOCK_NANOSLEEP].contains(n))
+        // behind the instruction, or (on the way back into the call) on it
+        [pc, pc.offset(2)].into_iter().find_map(|end| {
+            self.memory.read(end.offset(-(code.len() as i64)), &mut code).ok()?;
+            number_before(&code).filter(|n| [POLL, NANOSLEEP, FUTEX, CLOCK_NANOSLEEP].contains(n))
+        })
     }
 
     /// The number by the first function with a telling name among the innermost frames. Since 2.41 glibc makes its calls
