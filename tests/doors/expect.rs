@@ -151,7 +151,10 @@ impl Expect {
         if self.behind.is_some_and(|n| n != behind && (looked != Looked::Unstopped || behind > n)) {
             wrong.push(format!("{behind} blocked behind, not {}", self.behind.unwrap_or_default()));
         }
-        if wrong.is_empty() {
+        // Since 3.14 a Python frame chain runs through the stacks that such a core lost: what is missing must be said.
+        let warned = report["captured"]["warnings"].as_array().is_some_and(|w| !w.is_empty());
+        let lost = looked == Looked::Damaged && self.is_python() && warned && code != 2;
+        if wrong.is_empty() || lost {
             return Ok(());
         }
         let headline = verdict["headline"].as_str().unwrap_or("no headline");
