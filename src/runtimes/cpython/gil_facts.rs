@@ -96,7 +96,7 @@ impl Telling<'_> {
             evidence.push(Evidence::new("_PyRuntime.gilstate.tstate_current names the same thread state"));
         }
         if holder.thread.holds_gil == Some(true) {
-            evidence.push(Evidence::new("the thread state's own holds_gil is set"));
+            evidence.push(Evidence::new("the thread state itself says so (`holds_gil`; in 3.12 `active`)"));
         }
         Hold {
             holder: Holder::Thread(self.thread(holder.index)),

@@ -75,7 +75,8 @@ impl<'a> Holds<'a> {
     ) {
         let o = self.objects;
         if let Some(lock) = o.lock(manager) {
-            if lock.locked && matches!(lock.kind, LockKind::Lock | LockKind::RLock | LockKind::SemLock) {
+            let kind = matches!(lock.kind, LockKind::Lock | LockKind::RLock | LockKind::SemLock);
+            if lock.locked && kind && !is_lent(o, inner, manager) {
                 found(lock, None);
             }
             return;
@@ -85,9 +86,9 @@ impl<'a> Holds<'a> {
             return;
         }
         match kind.name.as_str() {
-            // Condition.wait lets go of the lock though the block is still entered
-            "Condition" if !inner.iter().any(|f| waits_on(o, f, manager)) => {
-                if let Some(lock) = o.attribute(manager, "_lock").and_then(|l| o.lock(l)).filter(|l| l.locked) {
+            "Condition" => {
+                let lock = o.attribute(manager, "_lock").filter(|l| !is_lent(o, inner, *l));
+                if let Some(lock) = lock.and_then(|l| o.lock(l)).filter(|l| l.locked) {
                     found(lock, Some("a Condition".to_owned()));
                 }
             }
@@ -103,6 +104,7 @@ impl<'a> Holds<'a> {
                     });
                 }
             }
+            _ if is_lent(o, inner, manager) => {}
             _ => {
                 if let Some(lock) = o.attribute(manager, "_semlock").and_then(|l| o.lock(l)).filter(|l| l.locked) {
                     found(lock, None);
@@ -130,7 +132,10 @@ impl<'a> Holds<'a> {
     }
 }
 
-/// Whether a frame is `Condition.wait` of this condition.
-fn waits_on(objects: &Objects<'_>, framed: &Framed, condition: Addr) -> bool {
-    framed.is("threading.py", "wait") && framed.first_argument(objects) == Some(condition)
+/// Whether one of the frames inside a block waits on a condition that `lock` belongs to: `Condition.wait` lets go of the lock
+/// though the block is still entered. Several conditions may share one lock, and the block may name the lock itself.
+fn is_lent(objects: &Objects<'_>, inner: &[Framed], lock: Addr) -> bool {
+    let waits = |f: &Framed| f.is("threading.py", "wait") || f.is("synchronize.py", "wait");
+    let belongs = |f: &Framed| f.first_argument(objects).and_then(|c| objects.attribute(c, "_lock")) == Some(lock);
+    inner.iter().any(|f| waits(f) && belongs(f))
 }

@@ -163,7 +163,7 @@ impl Telling<'_> {
 
     /// Shared memory is named by its file, so that two processes meet.
     fn id_of(&self, lock: &Lock) -> ResourceId {
-        if let (LockKind::SemLock, Some(Sleep::Semaphore(sem))) = (lock.kind, lock.sleep)
+        if let (LockKind::SemLock | LockKind::Semaphore, Some(Sleep::Semaphore(sem))) = (lock.kind, lock.sleep)
             && let Some(m) = self.view.snapshot.mapping_at(sem)
             && m.permissions.shared
             && m.inode != 0
@@ -187,6 +187,7 @@ impl Telling<'_> {
                 LockKind::RLock => ResourceKind::PythonRlock,
                 LockKind::Buffered => ResourceKind::PythonIoLock,
                 LockKind::SemLock => ResourceKind::PythonLock,
+                LockKind::Semaphore => ResourceKind::PythonSemaphore,
                 LockKind::SimpleQueue => ResourceKind::PythonQueue,
             },
             name: Some(name),
@@ -196,10 +197,14 @@ impl Telling<'_> {
                 LockKind::RLock => Reentrancy::Recursive,
                 // a thread that enters it again gets an error, not a hang
                 LockKind::Buffered => Reentrancy::Recursive,
-                LockKind::SemLock | LockKind::SimpleQueue => Reentrancy::Unknown,
+                LockKind::SemLock | LockKind::Semaphore | LockKind::SimpleQueue => Reentrancy::Unknown,
             },
-            wakers: if lock.kind == LockKind::SimpleQueue { Wakers::AnyThread } else { Wakers::Holders },
-            idle: lock.kind == LockKind::SimpleQueue,
+            wakers: match lock.kind {
+                LockKind::SimpleQueue => Wakers::AnyThread,
+                LockKind::Semaphore => Wakers::Outside,
+                _ => Wakers::Holders,
+            },
+            idle: matches!(lock.kind, LockKind::SimpleQueue | LockKind::Semaphore),
         });
         let blocks: Vec<&Witnessed> = self.scene.witnessed.iter().filter(|w| w.lock.addr == lock.addr).collect();
         match lock.owner {

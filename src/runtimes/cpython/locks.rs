@@ -25,8 +25,10 @@ pub(super) enum LockKind {
     RLock,
     /// `_io.BufferedReader` and its like.
     Buffered,
-    /// `_multiprocessing.SemLock`.
+    /// `_multiprocessing.SemLock` that one can hold.
     SemLock,
+    /// `_multiprocessing.SemLock` that counts: several hold it, of any process, and whoever likes gives it back.
+    Semaphore,
     /// `_queue.SimpleQueue`: no lock; an empty one makes its readers wait.
     SimpleQueue,
 }
@@ -52,7 +54,7 @@ pub(super) struct LockOffsets {
     plain: Vec<PlainLock>,
     recursive: Vec<RecursiveLock>,
     buffered: Option<(u64, u64)>,
-    sem_lock: Option<(u64, u64, u64)>,
+    sem_lock: Option<(u64, u64, u64, u64)>,
     queue_sem: Option<u64>,
     queue_byte: Option<u64>,
     /// Whether a `PyThread_type_lock` points at a PyMutex (3.15) instead of a `sem_t`.
@@ -117,6 +119,7 @@ impl LockOffsets {
                     one("SemLockObject", "handle")?,
                     one("SemLockObject", "last_tid")?,
                     one("SemLockObject", "count")?,
+                    one("SemLockObject", "maxvalue")?,
                 ))
             })(),
             queue_sem: one("simplequeueobject", "lock"),
@@ -209,8 +212,12 @@ impl Objects<'_> {
                 lock(LockKind::Buffered, Some(sleep), owner != 0, Some(owner), name)
             }
             "_multiprocessing.SemLock" => {
-                let (handle, last, count) = l.sem_lock?;
+                let (handle, last, count, most) = l.sem_lock?;
                 let sem = self.addr(at, handle).ok().filter(|s| !s.is_null())?;
+                if self.int32(at, most).ok()? != 1 {
+                    let sleep = Some(Sleep::Semaphore(sem));
+                    return lock(LockKind::Semaphore, sleep, false, None, "multiprocessing semaphore");
+                }
                 // only this process's taking is counted; another's shows in the semaphore's value alone
                 let own = self.int32(at, count).ok()? > 0;
                 let taken = own || is_semaphore_taken(self, sem).unwrap_or(false);

@@ -437,7 +437,8 @@ impl Offsets {
             tstate_native_id: c.opt("PyThreadState", "native_thread_id"),
             tstate_holds_gil: c
                 .field("PyThreadState", "holds_gil")
-                .or_else(|| c.field("PyThreadState", "_status.holds_gil")),
+                .or_else(|| c.field("PyThreadState", "_status.holds_gil"))
+                .or_else(|| c.field("PyThreadState", "_status.active")),
             tstate_bound_gilstate: c.field("PyThreadState", "_status.bound_gilstate"),
             tstate_chunk: c.opt("PyThreadState", "datastack_chunk"),
             tstate_chunk_top: c.opt("PyThreadState", "datastack_top"),

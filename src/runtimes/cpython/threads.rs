@@ -38,7 +38,8 @@ pub(super) struct PyThread {
     pub native: Option<u64>,
     /// Its newest frame.
     pub frame: Addr,
-    /// Whether it says that it holds the GIL; since 3.13.
+    /// Whether it says that it holds the GIL (since 3.13), or is active (3.12), which it is from just after it took the GIL
+    /// until just before it gives it away (CPython `Python/pystate.c`, `tstate_activate`).
     pub holds_gil: Option<bool>,
     /// Whether it is the one `PyGILState_Ensure` finds on its thread; since 3.12.
     pub bound_gilstate: Option<bool>,

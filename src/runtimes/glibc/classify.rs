@@ -120,7 +120,7 @@ impl<'a> Scene<'a> {
             .or_else(|| self.io_lock(futex, frames))
             .or_else(|| self.arena(futex))
             .or_else(|| self.condvar(index, futex, true))
-            .or_else(|| self.rwlock(futex))
+            .or_else(|| self.rwlock(futex, innermost))
             .or_else(|| self.semaphore(futex))
             .or_else(|| self.barrier(futex))
             .or_else(|| self.condvar(index, futex, false))
@@ -142,6 +142,24 @@ impl<'a> Scene<'a> {
             },
             None => self.at(at),
         }
+    }
+
+    /// Whether another process may share the object a thread sleeps on: its futex is no private one, and its memory is
+    /// shared, or nothing tells (a core does not, and then it knows no inode either).
+    fn may_be_shared(&self, at: Addr, futex: &FutexWait) -> bool {
+        let snapshot = self.view.snapshot;
+        let private = snapshot.mapping_at(at).is_some_and(|m| !m.permissions.shared)
+            && snapshot.mappings.iter().any(|m| m.inode != 0);
+        !futex.private && !private
+    }
+
+    /// Any thread may end the wait; where nothing tells which processes' threads, it is the outside that does.
+    fn anyone(&self, found: Found, at: Addr, futex: &FutexWait) -> Found {
+        let mut found = found.any();
+        if self.may_be_shared(at, futex) && matches!(found.resource.id, ResourceId::At(..)) {
+            found.resource.wakers = Wakers::Outside;
+        }
+        found
     }
 
     pub(super) fn resource(&self, id: ResourceId, kind: ResourceKind, at: Addr) -> Resource {
@@ -180,8 +198,7 @@ impl<'a> Scene<'a> {
     }
 
     /// A hold read from a field that names a tid.
-    fn recorded(&self, of: ResourceId, at: Addr, what: &str, field: &str, tid: i32) -> Option<Hold> {
-        let shared = matches!(of, ResourceId::Shared { .. });
+    fn recorded(&self, of: ResourceId, at: Addr, what: &str, field: &str, tid: i32, shared: bool) -> Option<Hold> {
         let said = format!("{field} of the {what} at {at} is {tid}");
         let (holder, evidence) = match self.owners.by_tid(tid)? {
             Owner::Thread(index) => (Holder::Thread(self.view.thread(index)), said),
@@ -238,7 +255,7 @@ impl<'a> Scene<'a> {
         };
         let mutex = Mutex::read(self.view.memory, self.decoder.layouts.mutex, lock.at);
         let owner = mutex.and_then(|m| m.holder());
-        let mut hold = owner.and_then(|tid| self.recorded(id, lock.at, lock.name, "`__owner`", tid));
+        let mut hold = owner.and_then(|tid| self.recorded(id, lock.at, lock.name, "`__owner`", tid, false));
         if let Some(hold) = &mut hold {
             if let Holder::Thread(thread) = hold.holder {
                 let frames = Frames::of(self.view, usize::try_from(thread.thread).unwrap_or(usize::MAX));
@@ -305,6 +322,7 @@ impl<'a> Scene<'a> {
             return None;
         }
         let id = self.shared_at(mutex.at, !futex.private);
+        let shared = self.may_be_shared(mutex.at, futex);
         let named = self.means(frames, "waits", "mutex").is_some();
         let pair = self.pair_with_mutex(index, mutex.at);
         let owner = mutex.holder();
@@ -319,7 +337,7 @@ impl<'a> Scene<'a> {
         }
         let resource = Resource { reentrancy: mutex.reentrancy(), ..self.resource(id, ResourceKind::Mutex, mutex.at) };
         let kind = mutex.kind();
-        let hold = owner.and_then(|tid| self.recorded(id, mutex.at, "mutex", mutex.holder_field(), tid));
+        let hold = owner.and_then(|tid| self.recorded(id, mutex.at, "mutex", mutex.holder_field(), tid, shared));
         let mut found = Found::new(resource).because(format!("the futex is a mutex ({kind}) at {}", mutex.at));
         if pair {
             found = found.because("it was woken from a condition wait and takes the mutex again");
@@ -379,8 +397,9 @@ impl<'a> Scene<'a> {
         };
         let resource =
             Resource { idle: true, ..self.resource(self.shared_at(base, !futex.private), ResourceKind::Condvar, base) };
-        let mut found =
-            Found::new(resource).any().because(format!("the futex is part of the condition variable at {base}"));
+        let mut found = self
+            .anyone(Found::new(resource), base, futex)
+            .because(format!("the futex is part of the condition variable at {base}"));
         if let (Some(mutex), Some((at, ..))) = (mutex, pair) {
             let name = self.name_of(mutex).map(|n| format!(" {n}")).unwrap_or_default();
             found = found.because(format!(
@@ -390,8 +409,13 @@ impl<'a> Scene<'a> {
         Some(found)
     }
 
-    fn rwlock(&self, futex: &FutexWait) -> Option<Found> {
+    fn rwlock(&self, futex: &FutexWait, innermost: Innermost) -> Option<Found> {
         let lock = Rwlock::read(self.view.memory, self.decoder.layouts.rwlock?, futex, &self.owners)?;
+        // bytes that only look like a rwlock name dead writers: libc itself must be what sleeps
+        if matches!(self.owners.by_tid(lock.writer), Some(Owner::Gone(_))) && innermost != Innermost::Libc {
+            return None;
+        }
+        let shared = self.may_be_shared(lock.at, futex);
         let id = self.shared_at(lock.at, lock.shared);
         let mut resource = self.resource(id, ResourceKind::Rwlock, lock.at);
         resource.reentrancy = Reentrancy::Plain;
@@ -400,7 +424,7 @@ impl<'a> Scene<'a> {
             Found::new(resource).because(format!("the futex is part of the rwlock at {}, to {wish}", lock.at));
         found.mode = if lock.wants_to_read { Mode::Shared } else { Mode::Exclusive };
         if lock.writer != 0 {
-            let hold = self.recorded(id, lock.at, "rwlock", "`__cur_writer`", lock.writer);
+            let hold = self.recorded(id, lock.at, "rwlock", "`__cur_writer`", lock.writer, shared);
             return Some(found.held(self.placed(hold, lock.at)));
         }
         found = found.because(match lock.readers {
@@ -416,7 +440,7 @@ impl<'a> Scene<'a> {
         let id = self.shared_at(at, !futex.private);
         let resource = Resource { idle: true, ..self.resource(id, ResourceKind::Semaphore, at) };
         let text = format!("the futex is a semaphore at {at}: value 0, {waiters} waiting");
-        Some(Found::new(resource).any().because(text))
+        Some(self.anyone(Found::new(resource), at, futex).because(text))
     }
 
     fn barrier(&self, futex: &FutexWait) -> Option<Found> {
@@ -424,6 +448,6 @@ impl<'a> Scene<'a> {
         let id = self.shared_at(at, !futex.private);
         let resource = self.resource(id, ResourceKind::Barrier, at);
         let text = format!("the futex is part of the barrier at {at}: {here} of {count} have arrived");
-        Some(Found::new(resource).any().because(text))
+        Some(self.anyone(Found::new(resource), at, futex).because(text))
     }
 }

@@ -154,6 +154,10 @@ impl Scene<'_> {
     }
 
     fn find_by_family(&self, futex: &FutexWait, of: ResourceId, family: &str) -> Option<Hold> {
+        // let go of since the waiter fell asleep, and the waiter not woken yet
+        if self.view.memory.read_u32(futex.at) == Ok(0) {
+            return None;
+        }
         let is_family =
             |(ix, s): (FrameIx, &'static FrameSignature)| (s.means.word("family") == Some(family)).then_some(ix);
         let mut inside = Vec::new();

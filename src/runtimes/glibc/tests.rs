@@ -1,5 +1,5 @@
 use super::*;
-use crate::facts::{Certainty, Holder, Reentrancy, ResourceId, ResourceKind, Timeout};
+use crate::facts::{Certainty, Holder, Reentrancy, ResourceId, ResourceKind, Timeout, Wakers};
 use crate::runtimes::tests::{MadeUp, pthread_of, sp_of};
 use crate::units::{ProcessIx, ThreadRef, Tid};
 
@@ -285,4 +285,17 @@ fn noise_is_not_read_as_anything() {
     }
     let facts = made.decode(&decoder("2.36"));
     assert!(facts.holds.is_empty(), "{:?}", facts.holds);
+}
+
+#[test]
+fn a_semaphore_that_may_be_shared_is_posted_from_outside() {
+    let mut made = made_up();
+    made.thread(100, wait(HEAP, 0x109, 0));
+    made.memory.put(Addr(HEAP), &[0; 32]);
+    made.memory.put_u64(Addr(HEAP), 1 << 32).put_u32(Addr(HEAP + 8), 0x80);
+    let facts = made.decode(&decoder("2.36"));
+    assert_eq!((facts.resources[0].kind, facts.resources[0].wakers), (ResourceKind::Semaphore, Wakers::Outside));
+    made.snapshot.mappings[0].inode = 7;
+    let facts = made.decode(&decoder("2.36"));
+    assert_eq!(facts.resources[0].wakers, Wakers::AnyThread);
 }

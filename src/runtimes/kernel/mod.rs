@@ -177,7 +177,11 @@ impl KernelDecoder {
             name: named.name,
             address: named.address,
             reentrancy: Reentrancy::Unknown,
-            wakers: if call.kind == ResourceKind::Futex { Wakers::AnyThread } else { Wakers::Outside },
+            wakers: match call.kind {
+                // without FUTEX_PRIVATE_FLAG another process may wake it
+                ResourceKind::Futex if syscall.number != Some(202) || arg(&syscall, 1) & 0x80 != 0 => Wakers::AnyThread,
+                _ => Wakers::Outside,
+            },
             idle: call.idle && !dead_slow,
         };
         Some((wait, resource))

@@ -1,7 +1,7 @@
 //! The same as a stop without stopping: what `/proc` and memory give of threads that sleep.
 
 use super::Live;
-use super::proc::{SyscallLine, in_parallel, read_syscall};
+use super::proc::{SyscallLine, in_parallel, read_look, read_syscall};
 use super::stopped::{StopLimits, Stopped, mapping_at};
 use crate::arch::x86_64;
 use crate::arch::{Arch, RegisterFile, ThreadRegisters};
@@ -50,10 +50,19 @@ impl Live {
 impl Stopped<'_> {
     /// Where nothing is stopped: takes the registers from threads whose `syscall` line is no longer what it was.
     pub(super) fn drop_moved(&self, threads: &mut [ThreadState]) {
+        let before: BTreeMap<HostTid, u64> =
+            threads.iter().filter_map(|t| Some((t.host_tid, t.progress?.voluntary))).collect();
+        // asleep in the same call at the same place, but having slept anew: it went round and may have let go meanwhile
+        let slept_anew = |tid: HostTid| {
+            let now = read_look(&self.live.tasks, tid).and_then(|l| l.progress).map(|p| p.voluntary);
+            now.is_none() || now != before.get(&tid).copied()
+        };
         let moved: BTreeSet<HostTid> = self
             .watched
             .iter()
-            .filter(|(tid, line)| read_syscall(&self.live.tasks, *tid).ok().flatten().as_ref() != Some(line))
+            .filter(|(tid, line)| {
+                read_syscall(&self.live.tasks, *tid).ok().flatten().as_ref() != Some(line) || slept_anew(*tid)
+            })
             .map(|(tid, _)| *tid)
             .collect();
         for t in threads.iter_mut().filter(|t| moved.contains(&t.host_tid)) {
