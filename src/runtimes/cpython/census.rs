@@ -16,6 +16,8 @@ use std::collections::HashMap;
 /// What was read.
 pub(super) struct Census {
     pub interpreters: Vec<Interpreter>,
+    /// The `pthread_key_t` under which each thread keeps its thread state, up to 3.14.
+    pub key: Option<i32>,
     pub gils: Vec<Gil>,
     /// GILs whose fields could not be read.
     pub lost_gils: Vec<(Addr, ReadError)>,
@@ -46,6 +48,7 @@ impl Census {
                 read_names(objects, &active)
             })
             .collect();
-        Ok(Census { interpreters, gils, lost_gils, chains, codes: RefCell::new(codes), names })
+        let key = objects.o.runtime_tss_key.and_then(|f| objects.int32(found.runtime, f).ok());
+        Ok(Census { interpreters, key, gils, lost_gils, chains, codes: RefCell::new(codes), names })
     }
 }

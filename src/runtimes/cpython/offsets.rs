@@ -117,6 +117,7 @@ pub(super) struct Offsets {
     pub runtime_main: u64,
     pub runtime_gil: Option<u64>,
     pub runtime_tstate_current: Option<u64>,
+    pub runtime_tss_key: Option<u64>,
 
     // PyInterpreterState
     pub interp_next: u64,
@@ -424,6 +425,7 @@ impl Offsets {
             runtime_main: runtime_head + 8,
             runtime_gil: c.opt("_PyRuntimeState", "ceval.gil.interval"),
             runtime_tstate_current: c.opt("_PyRuntimeState", "gilstate.tstate_current"),
+            runtime_tss_key: c.any("_PyRuntimeState", &["autoTSSkey._key", "gilstate.autoTSSkey._key"]).ok(),
             interp_next: c.need("PyInterpreterState", "next")?,
             interp_id: c.need("PyInterpreterState", "id")?,
             interp_threads: c.any("PyInterpreterState", &["threads.head", "tstate_head"])?,

@@ -18,6 +18,8 @@ pub(super) struct Placed<'a> {
     pub thread: &'a PyThread,
     /// Index into the snapshot's threads.
     pub index: usize,
+    /// Whether it is the one its thread runs at present (as far as that can be told): the inner one of several.
+    pub runs: bool,
 }
 
 /// Every thread state that could be placed, and how many of each interpreter could not.
@@ -40,6 +42,11 @@ impl<'a> Places<'a> {
             .enumerate()
             .filter_map(|(i, t)| Some((t.registers.as_ref()?.tls_base.filter(|b| *b != 0)?, i)))
             .collect();
+        // up to 3.12.1 a subinterpreter's thread state bears the ids of the thread that made it, not of the one that runs it
+        let current: HashMap<u64, usize> = by_pthread
+            .iter()
+            .filter_map(|(pthread, i)| Some((current_state(objects, *pthread, census.key?)?, *i)))
+            .collect();
         let mut placed = Vec::new();
         let mut lost = vec![0; census.interpreters.len()];
         for (n, interpreter) in census.interpreters.iter().enumerate() {
@@ -51,11 +58,14 @@ impl<'a> Places<'a> {
                     };
                     by_tid.get(&tid).copied()
                 };
-                let index = by_pthread.get(&thread.pthread).copied().or_else(kernel);
+                let running = current.get(&thread.addr.0).copied();
+                let index = running.or_else(|| by_pthread.get(&thread.pthread).copied()).or_else(kernel);
                 match index {
                     Some(index) => {
-                        by_pthread.entry(thread.pthread).or_insert(index);
-                        placed.push(Placed { interpreter: n, thread, index });
+                        if running.is_none() {
+                            by_pthread.entry(thread.pthread).or_insert(index);
+                        }
+                        placed.push(Placed { interpreter: n, thread, index, runs: running.is_some() });
                     }
                     // 0: not bound to a thread yet
                     None if thread.pthread == 0 => {}
@@ -84,7 +94,7 @@ impl<'a> Places<'a> {
         let codes = census.codes.borrow();
         for stack in out.values_mut() {
             // one thread inside a subinterpreter has two: the inner one is what PyGILState_Ensure would find
-            stack.states.sort_by_key(|p| (p.thread.bound_gilstate != Some(true), p.interpreter));
+            stack.states.sort_by_key(|p| (!p.runs, p.thread.bound_gilstate != Some(true), p.interpreter));
             for p in &stack.states {
                 let Some(chain) = census.chains.get(&p.thread.addr) else { continue };
                 stack.raw.extend(&chain.frames);
@@ -98,6 +108,13 @@ impl<'a> Places<'a> {
         }
         out
     }
+}
+
+/// The value a thread keeps under a `pthread_key_t` of the first block: `struct pthread.specific_1stblock` at 0x310 (glibc on
+/// x86-64; read so on 2.36 and 2.43), 16 bytes a key, the data in the second word.
+fn current_state(objects: &Objects<'_>, pthread: u64, key: i32) -> Option<u64> {
+    let key = u64::try_from(key).ok().filter(|k| *k < 32)?;
+    objects.word(Addr(pthread), 0x310 + 16 * key + 8).ok().filter(|v| *v != 0)
 }
 
 /// One thread's Python stack.
