@@ -212,6 +212,19 @@ pub struct ManagedFrame {
     pub line: Option<u32>,
     /// The native frame (an evaluation loop) that runs it; absent where the two stacks could not be matched.
     pub native: Option<FrameIx>,
+    /// What made it run, where the code of the frame beneath did not call it.
+    pub entered: Option<Entered>,
+}
+
+/// What makes the interpreter run a function that the code beneath it did not call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Entered {
+    /// This signal: the function is its handler, run between two instructions of the frame beneath.
+    Signal(u32),
+    /// The end of an object: the function is its finaliser (`__del__`).
+    Finalizer,
+    /// The end of an object: the function is the callback of a weak reference to it.
+    WeakReference,
 }
 
 /// What an interpreter says of a thread.
@@ -238,6 +251,25 @@ pub enum GilRole {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Gap(pub String);
 
+/// A task of an event loop: it runs in the loop's thread, between its awaits.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Task {
+    /// Its name in the graph; of kind `python-task`.
+    pub id: ResourceId,
+    /// The name the program gave it, or the one it got: `Task-2`.
+    pub name: String,
+    /// The thread that runs its loop; `None` where none does.
+    pub thread: Option<ThreadRef>,
+    /// Where it is suspended: `fetch (client.py:12)`.
+    pub place: Option<String>,
+    /// What it waits for, in words: `asyncio.Lock jobs, which Task-3 holds`.
+    pub awaits: Option<String>,
+    /// Locks of threads that it holds while it is suspended.
+    pub holds: Vec<ResourceId>,
+    /// Futures that are completed when it ends.
+    pub completes: Vec<ResourceId>,
+}
+
 /// What a runtime said about itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RuntimeNote {
@@ -260,6 +292,10 @@ pub struct Facts {
     pub holds: Vec<Hold>,
     /// What interpreters say of threads.
     pub managed: Vec<(ThreadRef, ManagedThread)>,
+    /// Tasks of event loops.
+    pub tasks: Vec<Task>,
+    /// What is worth knowing but is no part of the graph; said once, like a warning.
+    pub notes: Vec<String>,
     /// What could not be read.
     pub gaps: Vec<Gap>,
     /// What the runtime is.
@@ -273,6 +309,8 @@ impl Facts {
         self.waits.extend(other.waits);
         self.holds.extend(other.holds);
         self.managed.extend(other.managed);
+        self.tasks.extend(other.tasks);
+        self.notes.extend(other.notes);
         self.gaps.extend(other.gaps);
     }
 }

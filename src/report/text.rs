@@ -6,9 +6,9 @@ use super::crowd;
 use super::frames::Frames;
 use super::paint::{Pen, Style, unbroken};
 use super::stacks::{self, Mark};
-use crate::facts::{Certainty, Evidence, Hold, Holder, ResourceId, Timeout, Wait};
+use crate::facts::{Certainty, Evidence, Hold, Holder, ResourceId, ResourceKind, Timeout, Wait};
 use crate::graph::Step;
-use crate::units::ThreadRef;
+use crate::units::{ThreadRef, Tid};
 use crate::verdict::{Kind, Voice};
 use std::collections::BTreeSet;
 
@@ -199,7 +199,12 @@ impl Page<'_> {
         let exit = matches!(wait.on, ResourceId::ThreadExit(_));
         if !exit && !held_by.is_empty() {
             let signal = hold.is_some_and(|h| h.mode == crate::facts::Mode::Any);
-            spans.push((Style::Plain, if signal { ", a signal that " } else { ", held by " }));
+            let how = match signal {
+                true => ", a signal that ",
+                false if self.is_future(wait.on) => ", to be completed by ",
+                false => ", held by ",
+            };
+            spans.push((Style::Plain, how));
             spans.push((Style::Bold, held_by));
             if signal {
                 spans.push((Style::Plain, " could give"));
@@ -230,6 +235,11 @@ impl Page<'_> {
         out
     }
 
+    /// Whether it is something one completes, and nobody holds.
+    fn is_future(&self, id: ResourceId) -> bool {
+        self.case.graph.resource(id).is_some_and(|r| r.kind == ResourceKind::PythonFuture)
+    }
+
     fn hold(&self, id: ResourceId, t: ThreadRef) -> Option<&Hold> {
         let deduced = || self.case.verdict.inferred_holds.iter().find(|h| h.of == id && h.holder == Holder::Thread(t));
         self.case.graph.hold(id, t).or_else(deduced)
@@ -241,7 +251,8 @@ impl Page<'_> {
         if let Some(wait) = self.case.graph.waits.get(&t) {
             marks.push(Mark::waits(wait));
         }
-        let real: Vec<&Hold> = holds.iter().filter_map(|id| self.case.graph.hold(*id, t)).collect();
+        let kept = holds.iter().filter(|id| !self.is_future(**id));
+        let real: Vec<&Hold> = kept.filter_map(|id| self.case.graph.hold(*id, t)).collect();
         for hold in &real {
             marks.extend(Mark::took(hold, (real.len() > 1).then(|| self.voice.name(hold.of))));
         }
@@ -268,6 +279,11 @@ impl Page<'_> {
         out
     }
 
+    /// Whether `tid` is a thread of the process of `t`.
+    fn lives(&self, t: ThreadRef, tid: Tid) -> bool {
+        self.voice.snapshot(t).is_some_and(|s| s.threads.iter().any(|o| o.tid == tid))
+    }
+
     fn orphans(&self) -> String {
         let mut out = String::new();
         for orphan in &self.case.verdict.orphans {
@@ -275,6 +291,9 @@ impl Page<'_> {
             let hold = self.case.graph.holders(orphan.resource).iter().find(|h| matches!(h.holder, Holder::Gone(..)));
             let gone = match orphan.owner.0 {
                 0 => "nobody in this process".to_owned(),
+                tid if orphan.waiters.first().is_some_and(|t| self.lives(*t, orphan.owner)) => {
+                    format!("{tid}, which is frozen")
+                }
                 tid => format!("tid {tid}, which does not exist"),
             };
             if let Some(first) = orphan.waiters.first() {

@@ -3,6 +3,7 @@
 use super::patterns::{Scene, Shape};
 use super::{Kind, Look, Verdict, Voice, knot, stall};
 use crate::facts::{Certainty, ResourceKind};
+use crate::graph::Step;
 use std::collections::BTreeSet;
 
 /// Threads a headline names; a longer ring is told by its ends.
@@ -31,11 +32,7 @@ fn cycle(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
     let sure = sure(Some(cycle.certainty));
     let scene = Scene { look, voice, shape: Shape::Cycle(&cycle.steps), inferred: &verdict.inferred_holds };
     let mut out = match cycle.steps.as_slice() {
-        [step] => format!(
-            "SELF-DEADLOCK, {sure}: {} holds {} and waits for it again",
-            voice.thread(step.thread),
-            voice.name(step.waits_for)
-        ),
+        [step] => format!("SELF-DEADLOCK, {sure}: {} {}", voice.thread(step.thread), alone(look, voice, *step)),
         steps if steps.len() <= NAMED => format!("DEADLOCK, {} threads, {sure}: {}", steps.len(), scene.round()),
         steps => {
             let first = Scene { shape: Shape::Cycle(steps), ..scene }.round();
@@ -53,6 +50,23 @@ fn cycle(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
         n => out += &format!("; there are {n} more cycles"),
     }
     out
+}
+
+/// How a thread waits for itself.
+fn alone(look: &Look<'_>, voice: &Voice<'_>, step: Step) -> String {
+    let id = step.waits_for;
+    let waits = voice.waits(id);
+    if look.graph.resource(id).is_some_and(|r| r.kind == ResourceKind::WorkerPool) {
+        return format!("waits for work that is queued in {}, and is its only worker", voice.name(id));
+    }
+    let mine = || look.facts.tasks.iter().filter(|t| t.thread == Some(step.thread));
+    if mine().any(|t| t.completes.contains(&id)) {
+        return format!("{waits}, which only its own event loop can complete");
+    }
+    if let Some(task) = mine().find(|t| t.holds.contains(&id)) {
+        return format!("{waits}, which task “{}” of its own event loop holds", super::plain(&task.name));
+    }
+    format!("holds {} and waits for it again", voice.name(id))
 }
 
 fn queued(verdict: &Verdict) -> String {
@@ -73,13 +87,18 @@ fn orphan(verdict: &Verdict, voice: &Voice<'_>) -> String {
         [one] => format!("{} waits for it", voice.thread(*one)),
         many => format!("{} threads wait for it", many.len()),
     };
+    let frozen = orphan.waiters.first().and_then(|w| super::patterns::frozen(voice, *w, orphan.owner));
+    let frozen =
+        frozen.map(|t| format!("is held by {}, which the shutdown of the interpreter has frozen", voice.thread(t)));
     let held = match (orphan.pattern, orphan.owner.0) {
         ("fork-inherited-lock", 0) => "was held by a thread of the parent when it forked, which is not here".to_owned(),
         ("fork-inherited-lock", tid) => {
             format!("is held by thread {tid}, which stayed behind in the parent at the fork")
         }
+        (_, 0) => "is held by nobody who could let go".to_owned(),
         (_, tid) => format!("is held by tid {tid}, which is no thread of this process"),
     };
+    let held = frozen.unwrap_or(held);
     format!("ORPHANED LOCK, {}: {} {held}; {who} for ever", sure(Some(orphan.certainty)), voice.name(orphan.resource))
 }
 

@@ -93,6 +93,7 @@ impl Made {
                 file: (*file).to_owned(),
                 line: Some(*line),
                 native: Some(FrameIx(*native)),
+                entered: None,
             })
             .collect();
         self.facts.managed.push((t, ManagedThread { name: Some(name), frames, gil }));

@@ -227,7 +227,7 @@ pub fn judge(look: &Look<'_>) -> Verdict {
         blocked_behind: Vec::new(),
         root_causes: Vec::new(),
         inferred_holds: Vec::new(),
-        notes: Vec::new(),
+        notes: look.facts.notes.clone(),
         partial: look.partial,
         looks: if look.movement.is_some() { 2 } else { 1 },
     };

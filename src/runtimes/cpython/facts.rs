@@ -103,6 +103,8 @@ impl Telling<'_> {
             facts.gaps.push(Gap(format!("the GIL at {at} cannot be read: {e}")));
         }
         self.tell_locks(&roles, facts);
+        self.tell_work(facts);
+        self.tell_frozen(facts);
         for (index, stack) in &self.scene.stacks {
             let thread = self.managed(*index, stack, roles.get(index).copied());
             facts.managed.push((self.thread(*index), thread));
@@ -164,8 +166,15 @@ impl Telling<'_> {
                         file: code.file.clone(),
                         line: code.line_of(self.objects, &framed.frame),
                         native,
+                        entered: self.entered(index, stack, i),
                     },
-                    None => ManagedFrame { function: "?".to_owned(), file: "?".to_owned(), line: None, native },
+                    None => ManagedFrame {
+                        function: "?".to_owned(),
+                        file: "?".to_owned(),
+                        line: None,
+                        native,
+                        entered: None,
+                    },
                 }
             })
             .collect();

@@ -87,9 +87,21 @@ fn find_in(snapshot: &Snapshot, memory: &dyn Memory, module: &Module) -> Option<
         (version?, false)
     };
     let own = has_cookie.then_some((runtime, memory));
-    let offsets = Offsets::choose((version.minor, version.micro), free_threaded, own);
+    let mut offsets = Offsets::choose((version.minor, version.micro), free_threaded, own);
+    if let (Ok(offsets), Some(section)) = (&mut offsets, find_asyncio_account(snapshot, module)) {
+        offsets.asyncio.correct(memory, section);
+    }
     let loops = image.map(|image| find_loops(module, image.bias)).unwrap_or_default();
     Some(Found { runtime, module: module.name().to_owned(), version, free_threaded, offsets, loops })
+}
+
+/// asyncio's own account of its layout: in its module, or in the interpreter it is linked into (since 3.14).
+fn find_asyncio_account(snapshot: &Snapshot, interpreter: &Module) -> Option<Addr> {
+    let modules = snapshot.modules.iter().filter(|m| m.name().starts_with("_asyncio."));
+    modules.chain(std::iter::once(interpreter)).find_map(|m| {
+        let image = m.image().ok()?;
+        image.elf.section_at(".AsyncioDebug").map(|at| image.bias.to_addr(at))
+    })
 }
 
 /// The evaluation loop, and the rarely run piece of it that compilers put elsewhere.

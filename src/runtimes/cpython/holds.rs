@@ -64,8 +64,13 @@ impl<'a> Holds<'a> {
         out
     }
 
+    /// The `with` blocks a frame is inside of, innermost first.
+    pub(super) fn blocks_of(&self, framed: &Framed) -> Vec<Block> {
+        framed.code.as_ref().map(|code| self.blocks.of(self.objects, &framed.frame, code)).unwrap_or_default()
+    }
+
     /// Gives `found` the locks that a manager holds while its block is entered. `inner` are the thread's frames inside it.
-    fn follow(
+    pub(super) fn follow(
         &self,
         manager: Addr,
         inner: &[Framed],

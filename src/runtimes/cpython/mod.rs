@@ -5,10 +5,13 @@
 
 mod census;
 mod code;
+mod containers;
+mod entered;
 mod executors;
 mod facts;
 mod find;
 mod frames;
+mod frozen;
 mod gil;
 mod gil_facts;
 mod holds;
@@ -26,10 +29,13 @@ mod pool_facts;
 mod rehearse;
 mod scene;
 mod slots;
+mod tasks;
 mod thread_names;
 mod threads;
 mod waits;
 mod with_blocks;
+mod work;
+mod work_facts;
 
 use crate::facts::Facts;
 use crate::memory::Memory;

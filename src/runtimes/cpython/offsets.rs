@@ -3,8 +3,10 @@
 //!
 //! A field that a version has not is `None`; nobody asks for the version to find out.
 
+use super::containers::ContainerOffsets;
 use super::inferred::CallOffsets;
 use super::locks::LockOffsets;
+use super::tasks::AsyncioOffsets;
 use super::with_blocks::WithOffsets;
 use crate::layout::{Field, Layouts, Subject, Table, Version};
 use crate::memory::{Memory, MemoryExt};
@@ -215,8 +217,15 @@ pub(super) struct Offsets {
     /// Values of it that mean suspended in a yield or an await.
     pub gen_suspended: Vec<u8>,
 
+    /// `PyFrameObject.f_frame`: since 3.11 a frame object is no frame itself.
+    pub frame_object_frame: Option<u64>,
+    /// The thread state of the thread that ends the interpreter; null before that.
+    pub runtime_finalizing: Option<u64>,
+
     pub gil: GilOffsets,
     pub locks: LockOffsets,
+    pub containers: ContainerOffsets,
+    pub asyncio: AsyncioOffsets,
     pub with: WithOffsets,
     pub calls: CallOffsets,
 }
@@ -530,7 +539,13 @@ impl Offsets {
             gen_state: c.opt("PyGenObject", "gi_frame_state"),
             gen_suspended: c.table.numbers("gen_suspended").iter().filter_map(|n| u8::try_from(*n).ok()).collect(),
             gil,
+            frame_object_frame: c.opt("PyFrameObject", "f_frame"),
+            runtime_finalizing: c
+                .opt("_PyRuntimeState", "_finalizing")
+                .or_else(|| c.opt("_PyRuntimeState", "finalizing")),
             locks: LockOffsets::choose(c.table, &c.subject),
+            containers: ContainerOffsets::choose(c.table, &c.subject),
+            asyncio: AsyncioOffsets::choose(c.table, &c.subject),
             with: with_offsets(c.table),
             calls: call_offsets(c.table),
         })

@@ -129,7 +129,7 @@ pub(super) struct PyStack<'a> {
 }
 
 /// A Python frame and its code object, where that could be read.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct Framed {
     pub frame: PyFrame,
     pub code: Option<Rc<Code>>,

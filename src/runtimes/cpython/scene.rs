@@ -1,6 +1,7 @@
 //! Who runs where, holds what and waits for what: everything of Python's side, before native stacks are known.
 
 use super::census::Census;
+use super::entered;
 use super::executors::{Pool, find_pools};
 use super::holds::{Holds, Witnessed};
 use super::inferred::{Inference, Probable};
@@ -9,6 +10,8 @@ use super::names::Names;
 use super::objects::Objects;
 use super::place::{Framed, Places, PyStack};
 use super::waits::{PyWait, Wanted, wait_of};
+use super::work::Work;
+use crate::facts::Entered;
 use crate::target::ThreadState;
 use crate::units::Addr;
 use std::collections::{BTreeMap, HashMap};
@@ -26,6 +29,10 @@ pub(super) struct Scene<'a> {
     pub pools: Vec<Pool>,
     /// Names of the objects held and waited for.
     pub names: HashMap<Addr, String>,
+    /// What entered the frames of threads that wait for their own locks, by thread and frame.
+    pub entered: HashMap<(usize, usize), Entered>,
+    /// Event loops.
+    pub work: Work,
 }
 
 /// Waiters of one object whose variables are searched for its name.
@@ -52,7 +59,9 @@ impl<'a> Scene<'a> {
         let probable = infer(&inference, &stacks, &witnessed, &waits);
         let pools = find_pools(objects, &stacks);
         let names = name_all(objects, &stacks, &witnessed, &waits);
-        Scene { places, stacks, witnessed, waits, probable, pools, names }
+        let entered = entered::find(objects, &stacks, &witnessed, &waits);
+        let work = Work::look(objects, census, stacks.iter().map(|(i, s)| (*i, s.frames.as_slice())));
+        Scene { places, stacks, witnessed, waits, probable, pools, names, entered, work }
     }
 }
 
@@ -148,11 +157,12 @@ pub(super) fn rehearse(objects: &Objects<'_>, census: &Census) {
         })
         .collect();
     let all = stacks.iter().enumerate().map(|(i, s)| (i, s.as_slice()));
-    let witnessed = Holds::new(objects).witnessed(all, &mut census.codes.borrow_mut());
+    let witnessed = Holds::new(objects).witnessed(all.clone(), &mut census.codes.borrow_mut());
     let inference = Inference::new(objects);
     for w in &witnessed {
         inference.rehearse(w, stacks.get(w.thread).map_or(&[][..], |s| s.as_slice()));
     }
+    Work::look(objects, census, all);
     for framed in stacks.iter().filter_map(|s| s.first()) {
         let Some(code) = &framed.code else { continue };
         for word in objects.stack_words(&framed.frame, code) {

@@ -1,6 +1,6 @@
 //! `dead-owner`: the lock's owner is not a thread of the process any more.
 
-use super::{Pattern, Scene, Shape, Story};
+use super::{Pattern, Scene, Shape, Story, frozen};
 use crate::verdict::voice::capital;
 
 pub(super) const PATTERN: Pattern = Pattern { word: "dead-owner", tell };
@@ -15,6 +15,21 @@ fn tell(scene: &Scene<'_>) -> Option<Story> {
     } else {
         format!("{} threads wait for it", waiters.len())
     };
+    if let Some(t) = frozen(voice, first, owner) {
+        return Some(Story {
+            explanation: format!(
+                "{} is held by {}, a daemon thread that asked for the GIL after the interpreter had begun to shut down, and \
+                 sleeps until the process ends. Only the owner can let go, so {who} for ever.",
+                capital(&voice.thing(resource)),
+                voice.thread(t),
+            ),
+            advice:
+                "Take no locks in daemon threads that code run at exit needs (atexit, finalisers, logging). Tell such \
+                     threads to stop, and join them, before the main thread returns."
+                    .to_owned(),
+            culprit: None,
+        });
+    }
     Some(Story {
         explanation: format!(
             "{} says that its owner is {owner}, but process {pid} has no thread {owner}: the owner ended while it held \

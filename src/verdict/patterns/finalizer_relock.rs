@@ -1,7 +1,8 @@
 //! `finalizer-relock`: the garbage collector ran a finaliser while the thread held the lock, and the finaliser takes it
 //! again.
 
-use super::{Pattern, Scene, Story};
+use super::{Pattern, Scene, Story, place};
+use crate::facts::Entered;
 use crate::verdict::plain;
 
 pub(super) const PATTERN: Pattern = Pattern { word: "finalizer-relock", tell };
@@ -29,10 +30,11 @@ fn tell(scene: &Scene<'_>) -> Option<Story> {
         let mut names = native.iter().filter_map(|f| scene.voice.symbol(step.thread, *f));
         names.any(|n| FINALISERS.contains(&n.as_str()))
     };
-    let what = match del {
-        Some(f) => plain(&f.function),
-        None if by_native() => "a finaliser or weakref callback".to_owned(),
-        None => return None,
+    let what = match (scene.entered(step), del) {
+        (Some((Entered::WeakReference, f)), _) => format!("The callback of a weak reference, {},", place(f)),
+        (_, Some(f)) => plain(&f.function),
+        (_, None) if by_native() => "A finaliser or weakref callback".to_owned(),
+        (_, None) => return None,
     };
     Some(Story {
         explanation: format!(

@@ -1,6 +1,6 @@
 //! `fork-inherited-lock`: the process was forked while a thread of the parent held the lock; that thread is not here.
 
-use super::{Pattern, Scene, Shape, Story};
+use super::{Pattern, Scene, Shape, Story, frozen};
 use crate::verdict::voice::capital;
 
 pub(super) const PATTERN: Pattern = Pattern { word: "fork-inherited-lock", tell };
@@ -10,7 +10,7 @@ fn tell(scene: &Scene<'_>) -> Option<Story> {
     let voice = scene.voice;
     let first = waiters.first().copied()?;
     let snapshot = voice.snapshot(first)?;
-    if snapshot.process.forked != Some(true) {
+    if snapshot.process.forked != Some(true) || frozen(voice, first, owner).is_some() {
         return None;
     }
     let pid = snapshot.process.pid;

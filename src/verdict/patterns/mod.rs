@@ -5,14 +5,14 @@
 //! the most general:
 //!
 //! 1. `fork-inherited-lock`, then `dead-owner` speak of orphans;
-//!    `pool-self-wait` of those that go through a pool of workers;
-//! 2. `signal-handler-relock`, `finalizer-relock`, then `non-reentrant-relock` speak of cycles of one: what interrupted the
+//! 2. `pool-self-wait` before all others that speak of cycles: who should do the work waits for it;
+//! 3. `signal-handler-relock`, `finalizer-relock`, then `non-reentrant-relock` speak of cycles of one: what interrupted the
 //!    critical section before what called out of it;
-//! 3. `gil-held-across-wait` before `join-while-holding`: with the GIL held, the GIL is what to let go of;
-//! 4. `callback-under-lock` before `lock-order-inversion`: where the lock is held by an API that calls back, the callback is
+//! 4. `import-cycle`, then `gil-held-across-wait` before `join-while-holding`: with the GIL held, the GIL is what to let go of;
+//! 5. `callback-under-lock` before `lock-order-inversion`: where the lock is held by an API that calls back, the callback is
 //!    what to change; otherwise the order is;
-//! 5. `io-wait`, `peer-wait`, `gpu-wait` speak of stalled chains;
-//! 6. `other` fits everything.
+//! 6. `io-wait`, `peer-wait`, `gpu-wait` speak of stalled chains;
+//! 7. `other` fits everything.
 
 mod callback_under_lock;
 mod dead_owner;
@@ -22,6 +22,7 @@ mod gil_held_across_wait;
 mod import_cycle;
 mod join_while_holding;
 mod lock_order_inversion;
+mod loop_self_wait;
 mod non_reentrant_relock;
 mod other;
 mod outside_wait;
@@ -29,7 +30,7 @@ mod pool_self_wait;
 mod signal_handler_relock;
 
 use super::{Look, Voice, plain};
-use crate::facts::{Certainty, Hold, ManagedFrame, Mode, ResourceId, ResourceKind, Wait};
+use crate::facts::{Certainty, Entered, Hold, ManagedFrame, Mode, ResourceId, ResourceKind, Wait};
 use crate::graph::Step;
 use crate::units::{FrameIx, ThreadRef, Tid};
 
@@ -80,7 +81,7 @@ pub enum Shape<'a> {
     Orphan {
         /// The lock.
         resource: ResourceId,
-        /// Who held it.
+        /// Who held it, where that is recorded.
         owner: Tid,
         /// Who waits for it.
         waiters: &'a [ThreadRef],
@@ -262,6 +263,16 @@ impl<'a> Scene<'a> {
         (python, native)
     }
 
+    /// In a cycle of one: the Python frame, from the one that waits to just inside the one that took the lock, that was
+    /// entered without being called, and how.
+    #[must_use]
+    pub fn entered(&self, step: &Step) -> Option<(Entered, &'a ManagedFrame)> {
+        let (wait, hold) = (self.wait(step.thread)?, self.hold(step.waits_for, step.thread)?);
+        let from = wait.managed_frame? as usize;
+        let frames = self.voice.managed(step.thread)?.frames.get(from..hold.taken_at_managed?.frame as usize)?;
+        frames.iter().find_map(|f| Some((f.entered?, f)))
+    }
+
     /// What a person would call the frames between: `seed_all, lazy_init`; bounded.
     #[must_use]
     pub fn between_told(&self, step: &Step) -> String {
@@ -319,7 +330,9 @@ impl<'a> Scene<'a> {
                 let waits = self.voice.waits(step.waits_for);
                 match self.kind(holds) {
                     // nobody "holds" his own end or a signal he might give
-                    ResourceKind::ThreadExit | ResourceKind::PythonThread => format!("{who} {waits}"),
+                    ResourceKind::ThreadExit | ResourceKind::PythonThread | ResourceKind::PythonFuture => {
+                        format!("{who} {waits}")
+                    }
                     _ if self.signals(step.thread, holds) => format!("{who} could signal it but {waits}"),
                     _ => {
                         format!("{who} holds {}{} and {waits}", self.voice.name(holds), self.doubt(holds, step.thread))
@@ -335,6 +348,13 @@ impl<'a> Scene<'a> {
     pub fn signals(&self, t: ThreadRef, id: ResourceId) -> bool {
         self.look.graph.hold(id, t).is_none() && self.hold(id, t).is_some_and(|h| h.mode == Mode::Any)
     }
+}
+
+/// The thread of the process that is the owner of an orphaned lock: one that lives, but that the shutdown of the interpreter
+/// has frozen.
+pub(in crate::verdict) fn frozen(voice: &Voice<'_>, waiter: ThreadRef, owner: Tid) -> Option<ThreadRef> {
+    let index = voice.snapshot(waiter)?.threads.iter().position(|t| t.tid == owner)?;
+    Some(ThreadRef { process: waiter.process, thread: u32::try_from(index).ok()? })
 }
 
 /// `function (file.py:88)`; of the path the last part.

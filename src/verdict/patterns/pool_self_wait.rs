@@ -1,4 +1,5 @@
-//! `pool-self-wait`: tasks of a pool wait for tasks of the same pool, which nobody is left to begin.
+//! `pool-self-wait`: tasks of a pool wait for tasks of the same pool, which nobody is left to begin; of event loops see
+//! `loop_self_wait`.
 
 use super::{Pattern, Scene, Story};
 use crate::facts::ResourceKind;
@@ -7,6 +8,10 @@ use crate::verdict::voice::capital;
 pub(super) const PATTERN: Pattern = Pattern { word: "pool-self-wait", tell };
 
 fn tell(scene: &Scene<'_>) -> Option<Story> {
+    of_pool(scene).or_else(|| super::loop_self_wait::tell(scene))
+}
+
+fn of_pool(scene: &Scene<'_>) -> Option<Story> {
     let steps = scene.steps();
     let step = steps.iter().find(|s| scene.kind(s.waits_for) == ResourceKind::WorkerPool)?;
     let voice = scene.voice;

@@ -62,6 +62,27 @@ STRUCT = {"cond", "mutex", "switch_cond", "switch_mutex", "f_blockstack", "f_loc
 # values of PyGenObject.gi_frame_state, as bytes, that mean suspended (enum _frameState of pycore_frame.h)
 GEN_SUSPENDED = {"3.11": [255], "3.12": [255], "3.13": [254, 255], "3.14": [254, 255], "3.15": [1, 2, 3]}
 
+# structs the offset files leave out, the same in every version they are given for (first, last): read with `ptype /o` from
+# CPython 3.8.18, 3.10.13, 3.12.1 and 3.13.0 built with debug information. Where a struct begins with an object header,
+# that of the free-threaded build is larger by so many bytes (last).
+EXTRA = [
+    ("PySetObject", 200, {"fill": [16, "i64"], "used": [24, "i64"], "mask": [32, "i64"], "table": [40, "ptr"]}, 8, 15, 16),
+    ("setentry", 16, {"key": [0, "ptr"], "hash": [8, "i64"]}, 8, 15, 0),
+    ("deque_block", 528, {"leftlink": [0, "ptr"], "data": [8, "u64[64]"], "rightlink": [520, "ptr"]}, 8, 15, 0),
+]
+
+
+def extra_text(table):
+    minor, free = int(table.rstrip("t").split(".")[1]), table.endswith("t")
+    for name, size, fields, first, last, header in EXTRA:
+        if first <= minor <= last:
+            shift = header if free else 0
+            body = "\n".join(f'{f} = [{at + shift}, "{kind}"]' for f, (at, kind) in fields.items())
+            source = f"`{name.replace('deque_block', 'BLOCK')}` of CPython 3.8.18, 3.10.13, 3.12.1, 3.13.0: DWARF"
+            source += ", moved by the larger object header" if shift else ""
+            yield f'[[struct]]\nname = "{name}"\nsize = {size + shift}\nsource = "{source}"\n[struct.fields]\n{body}\n'
+
+
 
 def kind(struct, field, fields):
     """The schema's type of a field; None for a struct inside a struct, whose own fields stand in the table."""
@@ -156,6 +177,7 @@ def main(directory):
                 else:
                     how = "headers compiled" if about["derived_by"].startswith("headers") else "DWARF"
                 text.append(struct_text(name, s["size"], s["fields"], f"`{c_name}` of {what}: {how}", applies))
+        text += extra_text(table)
         (HERE / f"{table}.toml").write_text("\n".join(text))
 
 

@@ -1,0 +1,328 @@
+//! asyncio: event loops and the threads that run them, tasks, where they are suspended, and what they hold there.
+
+use super::census::Census;
+use super::code::Codes;
+use super::frames::read_frame;
+use super::objects::Objects;
+use super::place::Framed;
+use super::thread_names::{find_item, find_module};
+use super::threads::Interpreter;
+use crate::layout::{Subject, Table};
+use crate::memory::{Memory, MemoryExt, walk};
+use crate::units::Addr;
+use std::collections::HashSet;
+
+/// Tasks read at most.
+pub(super) const MAX_TASKS: usize = 4096;
+/// Coroutines that await each other followed at most.
+const MAX_CHAIN: usize = 64;
+/// Callbacks of one loop looked at.
+const MAX_READY: u64 = 256;
+/// Bytes of a handle looked at.
+const MAX_HANDLE: u64 = 256;
+/// Items of a suspended frame's stack among which the one it awaits is looked for. Since 3.15 others may stand above it.
+const MAX_TOP: u64 = 3;
+
+/// Offsets of asyncio's C half. Absent ones are not read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AsyncioOffsets {
+    task_loop: Option<u64>,
+    task_state: Option<u64>,
+    task_waiter: Option<u64>,
+    task_coro: Option<u64>,
+    task_name: Option<u64>,
+    future_loop: Option<u64>,
+    /// Since 3.14 a loop's tasks are in a list of its thread's, and those of threads that ended in one of the interpreter's.
+    task_node: Option<u64>,
+    thread_tasks: Option<u64>,
+    interpreter_tasks: Option<u64>,
+}
+
+/// Where the interpreter's own account says what (`.AsyncioDebug`, since 3.14), as 64-bit words.
+const OWN_TASK_NAME: u64 = 8;
+const OWN_TASK_CORO: u64 = 40;
+const OWN_TASK_NODE: u64 = 48;
+const OWN_INTERPRETER_TASKS: u64 = 64;
+const OWN_THREAD_TASKS: u64 = 96;
+/// Offsets beyond this are none.
+const MAX_OFFSET: u64 = 1 << 20;
+
+impl AsyncioOffsets {
+    /// Takes them from a table.
+    pub(super) fn choose(table: &Table, subject: &Subject) -> AsyncioOffsets {
+        let one = |name: &str, field: &str| table.layout(name, subject).and_then(|s| s.offset(field));
+        AsyncioOffsets {
+            task_loop: one("TaskObj", "task_loop"),
+            task_state: one("TaskObj", "task_state"),
+            task_waiter: one("TaskObj", "task_fut_waiter"),
+            task_coro: one("TaskObj", "task_coro"),
+            task_name: one("TaskObj", "task_name"),
+            future_loop: one("FutureObj", "fut_loop"),
+            task_node: one("TaskObj", "task_node"),
+            thread_tasks: one("_PyThreadStateImpl", "asyncio_tasks_head"),
+            interpreter_tasks: one("PyInterpreterState", "asyncio_tasks_head"),
+        }
+    }
+
+    /// Puts what the interpreter says of itself, at `section`, over what the tables say.
+    pub(super) fn correct(&mut self, memory: &dyn Memory, section: Addr) {
+        let own = |at: u64| memory.read_u64(section.checked_add(at)?).ok().filter(|v| (1..MAX_OFFSET).contains(v));
+        self.task_name = own(OWN_TASK_NAME).or(self.task_name);
+        self.task_coro = own(OWN_TASK_CORO).or(self.task_coro);
+        self.task_node = own(OWN_TASK_NODE).or(self.task_node);
+        self.interpreter_tasks = own(OWN_INTERPRETER_TASKS).or(self.interpreter_tasks);
+        self.thread_tasks = own(OWN_THREAD_TASKS).or(self.thread_tasks);
+    }
+}
+
+/// An event loop that a thread runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct RunningLoop {
+    /// Which thread.
+    pub thread: usize,
+    /// The loop object.
+    pub at: Addr,
+    /// Whether it runs a callback, a task's step above all, rather than waiting for something to do.
+    pub in_callback: bool,
+}
+
+/// A task that has not ended.
+#[derive(Clone, Debug)]
+pub(super) struct Task {
+    pub at: Addr,
+    pub name: String,
+    /// Its loop.
+    pub event_loop: Addr,
+    /// What it waits for: a future or another task.
+    pub waiter: Option<Addr>,
+    /// The frames of its coroutines while it is suspended, innermost first; none while it runs.
+    pub frames: Vec<Framed>,
+}
+
+/// The event loop that these frames run.
+pub(super) fn loop_of(objects: &Objects<'_>, thread: usize, frames: &[Framed]) -> Option<RunningLoop> {
+    let runs = |f: &Framed| {
+        f.is("base_events.py", "_run_once")
+            && f.code.as_ref().is_some_and(|c| c.file.ends_with("asyncio/base_events.py"))
+    };
+    let at = frames.iter().position(runs)?;
+    let inner = at.checked_sub(1).and_then(|i| frames.get(i));
+    Some(RunningLoop {
+        thread,
+        at: frames.get(at)?.first_argument(objects)?,
+        in_callback: inner.is_some_and(|f| f.is("events.py", "_run")),
+    })
+}
+
+/// The tasks of all interpreters that have not ended. `busy` are the frames that threads run.
+pub(super) fn read_tasks(objects: &Objects<'_>, census: &Census, busy: &HashSet<Addr>) -> Vec<Task> {
+    let mut addrs: Vec<Addr> = Vec::new();
+    for interpreter in &census.interpreters {
+        let listed = match (objects.o.asyncio.task_node, objects.o.asyncio.thread_tasks) {
+            (Some(node), Some(head)) => listed_tasks(objects, interpreter, node, head),
+            _ => weak_tasks(objects, interpreter),
+        };
+        addrs.extend(listed);
+    }
+    addrs.sort_unstable();
+    addrs.dedup();
+    addrs.truncate(MAX_TASKS);
+    objects.memory.expect(&addrs.iter().map(|a| (*a, 192)).collect::<Vec<_>>());
+    let mut codes = census.codes.borrow_mut();
+    addrs.into_iter().filter_map(|a| read_task(objects, &mut codes, busy, a)).collect()
+}
+
+/// Up to 3.13: `asyncio.tasks._scheduled_tasks`, before 3.12 `_all_tasks`, a `WeakSet`.
+fn weak_tasks(objects: &Objects<'_>, interpreter: &Interpreter) -> Vec<Addr> {
+    let read = || {
+        let module = find_module(objects, interpreter.modules, "asyncio.tasks")?;
+        let dict = objects.addr(module, objects.o.module_dict).ok()?;
+        let set = find_item(objects, dict, "_scheduled_tasks").or_else(|| find_item(objects, dict, "_all_tasks"))?;
+        objects.attribute(set, "data").filter(|d| objects.is(*d, "set"))
+    };
+    let references: Vec<Addr> = read().map(|s| objects.set(s)).unwrap_or_default();
+    objects.memory.expect(&references.iter().take(MAX_TASKS).map(|r| (*r, 64)).collect::<Vec<_>>());
+    let live = references.into_iter().filter(|r| objects.is_weak_reference(*r));
+    live.filter_map(|r| objects.weak_target(r)).take(MAX_TASKS).collect()
+}
+
+/// Since 3.14: the lists of the threads and of the interpreter.
+fn listed_tasks(objects: &Objects<'_>, interpreter: &Interpreter, node: u64, head: u64) -> Vec<Addr> {
+    let threads = interpreter.threads.iter().filter_map(|t| t.addr.checked_add(head));
+    let own = objects.o.asyncio.interpreter_tasks.and_then(|f| interpreter.addr.checked_add(f));
+    let mut out = Vec::new();
+    for head in threads.chain(own) {
+        // a list of nodes that runs round to its head; one of no tasks points at itself
+        let Ok(first) = objects.addr(head, 0) else { continue };
+        if first == head {
+            continue;
+        }
+        let (nodes, _) = walk(first, MAX_TASKS, |at| {
+            let next = objects.addr(at, 0)?;
+            Ok((next != head).then_some(next))
+        });
+        out.extend(nodes.into_iter().filter_map(|n| n.0.checked_sub(node).map(Addr)));
+    }
+    out
+}
+
+fn read_task(objects: &Objects<'_>, codes: &mut Codes, busy: &HashSet<Addr>, at: Addr) -> Option<Task> {
+    let a = &objects.o.asyncio;
+    // asyncio's Python half keeps attributes instead; nobody uses it where the C half is there
+    if !objects.is_kind_of(at, "_asyncio.Task") || objects.int32(at, a.task_state?).ok()? != 0 {
+        return None;
+    }
+    let some =
+        |field: Option<u64>| objects.addr(at, field?).ok().filter(|o| !o.is_null() && !objects.is(*o, "NoneType"));
+    let name = some(a.task_name).and_then(|n| match objects.type_of(n)?.name.as_str() {
+        "str" => objects.string(n).ok(),
+        // the number of a name nobody has asked for yet
+        "int" => objects.int(n).ok().map(|n| format!("Task-{n}")),
+        _ => None,
+    });
+    Some(Task {
+        at,
+        name: name.unwrap_or_else(|| format!("Task at {at}")),
+        event_loop: some(a.task_loop)?,
+        waiter: some(a.task_waiter),
+        frames: some(a.task_coro).map(|c| coroutine_frames(objects, codes, busy, c)).unwrap_or_default(),
+    })
+}
+
+/// The frames of a suspended coroutine and of those it awaits, innermost first. None where a thread runs it.
+fn coroutine_frames(objects: &Objects<'_>, codes: &mut Codes, busy: &HashSet<Addr>, coroutine: Addr) -> Vec<Framed> {
+    let mut out: Vec<Framed> = Vec::new();
+    let mut here = Some(coroutine);
+    while let Some(at) = here.take() {
+        if out.len() >= MAX_CHAIN || !is_coroutine(objects, at) {
+            break;
+        }
+        let Some(frame_at) = suspended_frame(objects, at) else { break };
+        if busy.contains(&frame_at) || out.iter().any(|f| f.frame.addr == frame_at) {
+            return if out.is_empty() { out } else { Vec::new() };
+        }
+        let Ok((frame, _)) = read_frame(objects, frame_at) else { break };
+        let Some(code) = codes.load_one(objects, frame.code) else { break };
+        let top = objects.top_of_stack(&frame, &code, MAX_TOP);
+        here = top.into_iter().find_map(|o| awaited(objects, o)).flatten();
+        out.push(Framed { frame, code: Some(code) });
+    }
+    out.reverse();
+    out
+}
+
+/// What a suspended frame awaits, from an item of its stack: `None` where the item is none of those, `Some(None)` where it is
+/// one without a frame of its own.
+fn awaited(objects: &Objects<'_>, item: Addr) -> Option<Option<Addr>> {
+    let first_field = || objects.addr(item, objects.o.ob_type + 8).ok().filter(|a| !a.is_null());
+    match objects.type_of(item)?.name.as_str() {
+        "coroutine" | "generator" => Some(Some(item)),
+        // around an asynchronous generator, or a coroutine: it stands in their first field
+        "async_generator_asend" | "async_generator_athrow" | "coroutine_wrapper" | "anext_awaitable" => {
+            Some(first_field())
+        }
+        "_asyncio.FutureIter" | "_asyncio.Future" | "_asyncio.Task" => Some(None),
+        _ => None,
+    }
+}
+
+fn is_coroutine(objects: &Objects<'_>, object: Addr) -> bool {
+    ["coroutine", "generator", "async_generator"].iter().any(|t| objects.is(object, t))
+}
+
+/// Where the frame of a generator or coroutine lies that is suspended.
+pub(super) fn suspended_frame(objects: &Objects<'_>, generator: Addr) -> Option<Addr> {
+    let o = objects.o;
+    match (o.gen_iframe, o.gen_frame) {
+        (Some(embedded), _) => {
+            let state = objects.byte(generator, o.gen_state?).ok()?;
+            o.gen_suspended.contains(&state).then(|| generator.checked_add(embedded)).flatten()
+        }
+        (None, Some(pointer)) => objects.addr(generator, pointer).ok().filter(|a| !a.is_null()),
+        (None, None) => None,
+    }
+}
+
+/// A future that the loop of a task completes when the task ends, and the task or coroutine.
+#[derive(Clone, Debug)]
+pub(super) struct Chained {
+    /// The `concurrent.futures.Future`.
+    pub future: Addr,
+    /// The loop that completes it.
+    pub event_loop: Addr,
+    /// The task, or the coroutine it will be made of.
+    pub source: Addr,
+    /// What the coroutine is called, where the task does not exist yet.
+    pub unborn: Option<String>,
+    /// How that is known.
+    pub how: String,
+}
+
+/// The future this thread asks for the result of, by its frames: `Future.result` or `Future.exception`.
+pub(super) fn awaited_future(objects: &Objects<'_>, frames: &[Framed]) -> Option<Addr> {
+    let asks = |f: &&Framed| f.is("_base.py", "result") || f.is("_base.py", "exception");
+    let this = frames.iter().take(4).find(asks)?.first_argument(objects)?;
+    objects.is_kind_of(this, "Future").then_some(this)
+}
+
+/// What completes `future`, if it was made by `asyncio.run_coroutine_threadsafe` or chained like those.
+pub(super) fn chained(objects: &Objects<'_>, loops: &[RunningLoop], future: Addr) -> Option<Chained> {
+    by_callbacks(objects, future).or_else(|| loops.iter().find_map(|l| scheduled(objects, *l, future)))
+}
+
+/// Chained already: its callback keeps the task in its closure (CPython `Lib/asyncio/futures.py`, `_chain_future`).
+fn by_callbacks(objects: &Objects<'_>, future: Addr) -> Option<Chained> {
+    let callbacks = objects.list(objects.attribute(future, "_done_callbacks")?).ok()?;
+    let checks = |f: &Addr| objects.function_name(*f).is_some_and(|n| n == "_call_check_cancel");
+    callbacks.into_iter().take(16).filter(checks).find_map(|callback| {
+        objects.closure(callback).into_iter().find_map(|source| {
+            let a = &objects.o.asyncio;
+            let field = match () {
+                () if objects.is_kind_of(source, "_asyncio.Task") => a.task_loop?,
+                () if objects.is_kind_of(source, "_asyncio.Future") => a.future_loop?,
+                () => return None,
+            };
+            let event_loop = objects.addr(source, field).ok().filter(|l| !l.is_null())?;
+            let how = format!(
+                "the future at {future} is chained to the task at {source}: its callback _call_check_cancel keeps it, and the \
+                 task's loop is the one at {event_loop}"
+            );
+            Some(Chained { future, event_loop, source, unborn: None, how })
+        })
+    })
+}
+
+/// Not begun: the callback that makes the task still waits in the loop (`Lib/asyncio/tasks.py`,
+/// `run_coroutine_threadsafe`).
+fn scheduled(objects: &Objects<'_>, running: RunningLoop, future: Addr) -> Option<Chained> {
+    let ready = objects.attribute(running.at, "_ready").filter(|d| objects.is(*d, "collections.deque"))?;
+    let handles = objects.deque(ready, MAX_READY);
+    objects.memory.expect(&handles.iter().map(|h| (*h, 128)).collect::<Vec<_>>());
+    handles.into_iter().find_map(|handle| {
+        let size = objects.type_of(handle)?.basicsize.min(MAX_HANDLE);
+        let bytes = objects.memory.read_vec(handle, usize::try_from(size).ok()?).ok()?;
+        let mut words = super::objects::words_of(&bytes).skip(2).map(Addr);
+        let callback = words.find(|w| objects.function_name(*w).is_some_and(|n| n == "callback"))?;
+        let cells = objects.closure(callback);
+        let source = cells.contains(&future).then(|| cells.iter().copied().find(|c| is_coroutine(objects, *c)))??;
+        let how = format!(
+            "the loop at {} has yet to run the callback that makes a task of the coroutine at {source} for the future at \
+             {future}: it lies in the loop's _ready",
+            running.at
+        );
+        let unborn = coroutine_name(objects, source).unwrap_or_else(|| "?".to_owned());
+        Some(Chained { future, event_loop: running.at, source, unborn: Some(unborn), how })
+    })
+}
+
+/// The qualified name of a coroutine, or the bare one.
+fn coroutine_name(objects: &Objects<'_>, coroutine: Addr) -> Option<String> {
+    let frame = match (objects.o.gen_iframe, objects.o.gen_frame) {
+        (Some(embedded), _) => coroutine.checked_add(embedded)?,
+        (None, Some(pointer)) => objects.addr(coroutine, pointer).ok().filter(|a| !a.is_null())?,
+        (None, None) => return None,
+    };
+    let (frame, _) = read_frame(objects, frame).ok()?;
+    let mut codes = Codes::default();
+    codes.load_one(objects, frame.code).map(|c| c.function.clone())
+}
