@@ -103,6 +103,9 @@ pub fn parse_user_regs(bytes: &[u8]) -> Option<ThreadRegisters> {
 /// `restart_syscall`, as which interrupted timed waits are entered again.
 pub const RESTART_SYSCALL: u64 = 219;
 
+/// `futex`.
+pub const SYS_FUTEX: u64 = 202;
+
 /// The system call a stopped thread sleeps in, or `None` when it was not in one.
 ///
 /// A sleeping thread shows `orig_rax` ≥ 0 and in `rax` one of the kernel's restart codes, or −4 (`EINTR`) for the calls

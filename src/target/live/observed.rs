@@ -5,7 +5,7 @@ use super::proc::{SyscallLine, in_parallel, read_look, read_syscall};
 use super::stopped::{StopLimits, Stopped, mapping_at};
 use crate::arch::x86_64;
 use crate::arch::{Arch, RegisterFile, ThreadRegisters};
-use crate::target::{Mapping, TargetError, ThreadState};
+use crate::target::{Mapping, Progress, TargetError, ThreadState};
 use crate::units::{Addr, HostTid, PAGE, Tid};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,23 +48,24 @@ impl Live {
 }
 
 impl Stopped<'_> {
-    /// Where nothing is stopped: takes the registers from threads whose `syscall` line is no longer what it was.
+    /// Where nothing is stopped: takes the registers from threads that moved since they were first looked at.
+    ///
+    /// The same call with the same arguments is not enough: a thread that takes a lock again and again comes back to the same
+    /// wait, and what was read of it in between would prove a lock held that it waits for. So it must not have run at all,
+    /// except to begin a futex wait with a time-out anew (as every wait for the GIL does, each 5 ms): such a thread still
+    /// waits for what somebody else holds, and a cycle stands only if that one did not run.
     pub(super) fn drop_moved(&self, threads: &mut [ThreadState]) {
-        let before: BTreeMap<HostTid, u64> =
-            threads.iter().filter_map(|t| Some((t.host_tid, t.progress?.voluntary))).collect();
-        // asleep in the same call at the same place, but having slept anew: it went round and may have let go meanwhile
-        let slept_anew = |tid: HostTid| {
-            let now = read_look(&self.live.tasks, tid).and_then(|l| l.progress).map(|p| p.voluntary);
-            now.is_none() || now != before.get(&tid).copied()
+        let progress: BTreeMap<HostTid, Option<Progress>> = threads.iter().map(|t| (t.host_tid, t.progress)).collect();
+        let has_moved = |tid: HostTid, line: &SyscallLine| {
+            if read_syscall(&self.live.tasks, tid).ok().flatten().as_ref() != Some(line) {
+                return true;
+            }
+            let before = progress.get(&tid).copied().flatten();
+            let now = || read_look(&self.live.tasks, tid).and_then(|look| look.progress);
+            !is_timed_futex(line) && before.is_some() && before != now()
         };
-        let moved: BTreeSet<HostTid> = self
-            .watched
-            .iter()
-            .filter(|(tid, line)| {
-                read_syscall(&self.live.tasks, *tid).ok().flatten().as_ref() != Some(line) || slept_anew(*tid)
-            })
-            .map(|(tid, _)| *tid)
-            .collect();
+        let moved: BTreeSet<HostTid> =
+            self.watched.iter().filter(|(tid, line)| has_moved(*tid, line)).map(|(tid, _)| *tid).collect();
         for t in threads.iter_mut().filter(|t| moved.contains(&t.host_tid)) {
             t.registers = None;
             t.syscall = None;
@@ -115,6 +116,13 @@ impl Stopped<'_> {
     }
 }
 
+/// Waits on a futex with a time-out: its fourth argument points at one. A wait that the kernel restarts had one too.
+fn is_timed_futex(line: &SyscallLine) -> bool {
+    let Some(call) = line.call() else { return false };
+    let [_, _, _, timeout, ..] = call.args;
+    call.number.is_none() || (call.number == Some(x86_64::SYS_FUTEX) && timeout != 0)
+}
+
 /// The registers a `syscall` line tells. What it does not tell stays unknown; there are no raw bytes.
 fn registers_of(line: &SyscallLine) -> ThreadRegisters {
     let mut file = RegisterFile::default();
@@ -154,6 +162,16 @@ fn find_pthreads(at: Addr, bytes: &[u8]) -> Vec<(Tid, Addr)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::target::live::proc::parse_syscall;
+
+    #[test]
+    fn only_a_futex_wait_with_a_time_out_may_begin_anew() {
+        let timed = |line: &[u8]| is_timed_futex(&parse_syscall(line).unwrap());
+        assert!(timed(b"202 0x7f00 0x189 0x0 0x7f9d0f475e40 0x0 0xffffffff 0x7ffe10 0x7f22"));
+        assert!(timed(b"219 0x7f00 0x80 0x2 0x0 0x0 0x0 0x7ffe10 0x7f22"));
+        assert!(!timed(b"202 0x7f00 0x80 0x2 0x0 0x0 0x0 0x7ffe10 0x7f22"));
+        assert!(!timed(b"232 0x4 0x7f00 0x1 0x64 0x0 0x0 0x7ffe10 0x7f22"));
+    }
 
     #[test]
     fn a_struct_pthread_is_known_by_pointing_at_itself() {
