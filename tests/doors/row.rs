@@ -18,6 +18,8 @@ pub enum Door {
     NoStop,
     /// The core that `attach --save-core` wrote.
     Minicore,
+    /// The same, on a machine that has none of the target's files.
+    Elsewhere,
     /// gcore's core.
     Gcore,
     /// The kernel's.
@@ -28,17 +30,20 @@ pub enum Door {
 pub enum Cell {
     Good(Duration),
     Skipped,
+    /// There is no such way from this place.
+    Absent,
     Bad(String),
 }
 
 impl Door {
-    pub const ALL: [Door; 5] = [Door::Attach, Door::NoStop, Door::Minicore, Door::Gcore, Door::Kernel];
+    pub const ALL: [Door; 6] = [Door::Attach, Door::NoStop, Door::Minicore, Door::Elsewhere, Door::Gcore, Door::Kernel];
 
     pub fn word(self) -> &'static str {
         match self {
             Door::Attach => "attach",
             Door::NoStop => "no-stop",
             Door::Minicore => "minicore",
+            Door::Elsewhere => "elsewhere",
             Door::Gcore => "gcore",
             Door::Kernel => "kernel core",
         }
@@ -90,6 +95,7 @@ impl Row {
         for (_, cell) in cells {
             line += &match cell {
                 Cell::Good(took) => format!(" {:>8} ms", took.as_millis()),
+                Cell::Absent => format!(" {:>11}", "-"),
                 Cell::Skipped => format!(" {:>11}", "skipped"),
                 Cell::Bad(_) => format!(" {:>11}", "FAILED"),
             };
@@ -128,6 +134,9 @@ impl Row {
     }
 
     fn through(&self, door: Door, sample: &mut Running, known: &Known, scratch: &Path) -> Cell {
+        if door == Door::Elsewhere && self.place.root.is_none() {
+            return Cell::Absent;
+        }
         if door.obstacle().is_some() {
             return Cell::Skipped;
         }
@@ -135,6 +144,7 @@ impl Row {
             Door::Attach => self.attach(sample, known, scratch),
             Door::NoStop => self.no_stop(sample, known),
             Door::Minicore => self.core(&scratch.join("minicore"), known),
+            Door::Elsewhere => self.elsewhere(&scratch.join("minicore"), known),
             Door::Gcore => gcore(sample, scratch).and_then(|(core, whole)| match whole {
                 true => self.core(&core, known),
                 false => self.core_of(&core, known, Looked::Damaged),
@@ -185,6 +195,15 @@ impl Row {
 
     fn core(&self, core: &Path, known: &Known) -> Result<Duration, String> {
         self.core_of(core, known, Looked::Once)
+    }
+
+    /// The root is hidden from hangscope by a mount of its own.
+    fn elsewhere(&self, core: &Path, known: &Known) -> Result<Duration, String> {
+        let root = self.place.root.as_ref().ok_or("only a root can be hidden")?;
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", "mount -t tmpfs none \"$0\" && exec \"$@\""]).arg(&root.path);
+        command.arg(hangscope().get_program()).arg("core").arg(core).arg("--json");
+        self.judge(command, known, Looked::Elsewhere)
     }
 
     fn core_of(&self, core: &Path, known: &Known, looked: Looked) -> Result<Duration, String> {
