@@ -9,7 +9,7 @@ use super::owners::{Owner, Owners};
 use crate::facts::{
     Certainty, Evidence, Facts, Gap, Hold, Holder, Mode, Reentrancy, Resource, ResourceId, ResourceKind, Wait, Wakers,
 };
-use crate::layout::{FrameSignature, Layouts};
+use crate::layout::{FrameSignature, Layouts, StructLayout};
 use crate::runtimes::View;
 use crate::runtimes::futex::{FutexWait, Op};
 use crate::units::{Addr, Tid};
@@ -291,7 +291,8 @@ impl<'a> Scene<'a> {
     }
 
     fn join(&self, futex: &FutexWait) -> Option<Found> {
-        let (base, owner) = objects::joined(self.view.memory, self.decoder.layouts.pthread, futex, &self.owners)?;
+        let joined = |layout: &&StructLayout| objects::joined(self.view.memory, layout, futex, &self.owners);
+        let (layout, (base, owner)) = self.decoder.layouts.joins.iter().find_map(|l| Some((*l, joined(l)?)))?;
         let Owner::Thread(joined) = owner else { return None };
         let thread = self.view.thread(joined);
         let tid = self.tid(joined);
@@ -302,7 +303,7 @@ impl<'a> Scene<'a> {
             reentrancy: Reentrancy::Plain,
             ..self.resource(id, ResourceKind::ThreadExit, base)
         };
-        let field = if self.decoder.layouts.pthread.field("joinstate").is_some() { "joinstate" } else { "tid" };
+        let field = if layout.field("joinstate").is_some() { "joinstate" } else { "tid" };
         let evidence = format!("the futex is `{field}` in the struct pthread at {base} of thread {tid}");
         let hold = Hold {
             holder: Holder::Thread(thread),

@@ -53,6 +53,8 @@ struct GlibcDecoder {
 struct Structs {
     mutex: &'static StructLayout,
     pthread: &'static StructLayout,
+    /// Those a join may be read by: one, or every one where the version is unknown.
+    joins: Vec<&'static StructLayout>,
     condvars: Vec<&'static StructLayout>,
     rwlock: Option<&'static StructLayout>,
     semaphore: Option<&'static StructLayout>,
@@ -72,6 +74,7 @@ impl Structs {
         Some(Structs {
             mutex: one("pthread_mutex_t")?,
             pthread: if unknown { table.structs.iter().rfind(|s| s.name == "pthread") } else { one("pthread") }?,
+            joins: table.structs.iter().filter(|s| s.name == "pthread").filter(fits).collect(),
             condvars: table.structs.iter().filter(|s| s.name == "pthread_cond_t").filter(fits).collect(),
             rwlock: one("pthread_rwlock_t"),
             semaphore: one("sem_t"),
