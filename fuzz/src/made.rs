@@ -88,6 +88,7 @@ impl Made {
                 arch: Arch::X86_64,
                 auxv: vec![],
                 forked: None,
+                parent: None,
             },
             threads: Vec::new(),
             mappings: Vec::new(),

@@ -47,8 +47,15 @@ pub(crate) fn pthread_of(index: usize) -> Addr {
 
 impl MadeUp {
     pub fn new() -> MadeUp {
-        let process =
-            Process { pid: Pid(100), exe: None, command: vec![], arch: Arch::X86_64, auxv: vec![], forked: None };
+        let process = Process {
+            pid: Pid(100),
+            exe: None,
+            command: vec![],
+            arch: Arch::X86_64,
+            auxv: vec![],
+            forked: None,
+            parent: None,
+        };
         let snapshot =
             Snapshot { process, threads: vec![], mappings: vec![], modules: vec![], files: Arc::new(NoFiles) };
         MadeUp { memory: Fake::new(), snapshot, stacks: vec![] }

@@ -239,8 +239,7 @@ fn notes(core: &Minicore<'_>) -> io::Result<Vec<u8>> {
     for desc in status {
         note(&mut out, "CORE", NT_PRSTATUS, &desc)?;
     }
-    let exe = core.process.exe.as_deref();
-    note(&mut out, own::NAME, own::PROCESS, &own::write_process(exe, &core.process.command))?;
+    note(&mut out, own::NAME, own::PROCESS, &own::write_process(core.process))?;
     note(&mut out, own::NAME, own::THREADS, &own::write_threads(core.threads))?;
     note(&mut out, own::NAME, own::MAPS, &own::write_maps(core.mappings))?;
     Ok(out)

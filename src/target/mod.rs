@@ -28,6 +28,17 @@ pub struct Process {
     /// Whether it was forked and runs on without an exec (`PF_FORKNOEXEC`, Linux `include/linux/sched.h`), so that it
     /// inherited its memory, locks and all, from its parent. Absent where nothing says.
     pub forked: Option<bool>,
+    /// Of a forked process: its parent, where that is known.
+    pub parent: Option<Parent>,
+}
+
+/// The parent of a forked process, as it is now: what it was at the fork it may have lost since.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Parent {
+    /// Its id. After the parent's end, whoever took the process on.
+    pub pid: Pid,
+    /// Its threads, as its own PID namespace numbers them, with the kernel's names for them. Empty where they are not known.
+    pub threads: Vec<(Tid, String)>,
 }
 
 /// `PF_FORKNOEXEC` of a task's flags: forked, and no exec since. In `/proc/PID/stat` and in a core's `NT_PRPSINFO`.

@@ -38,8 +38,15 @@ impl Memory for Made {
 
 impl Target for Made {
     fn process(&self) -> &Process {
-        static NOBODY: Process =
-            Process { pid: Pid(1), exe: None, command: Vec::new(), arch: Arch::X86_64, auxv: Vec::new(), forked: None };
+        static NOBODY: Process = Process {
+            pid: Pid(1),
+            exe: None,
+            command: Vec::new(),
+            arch: Arch::X86_64,
+            auxv: Vec::new(),
+            forked: None,
+            parent: None,
+        };
         &NOBODY
     }
 

@@ -8,7 +8,7 @@ use crate::facts::{
 use crate::graph::Graph;
 use crate::memory::{FileBytes, Memory, ReadError};
 use crate::snapshot::{Pc, Snapshot};
-use crate::target::{Files, Mapping, Permissions, Process, Target, TargetError, ThreadState};
+use crate::target::{Files, Mapping, Parent, Permissions, Process, Target, TargetError, ThreadState};
 use crate::units::{Addr, FrameIx, HostTid, Pid, ProcessIx, ThreadRef, Tid};
 use crate::unwind::{Frame, Stack, StackEnd, Trust};
 use crate::verdict::{Look, Movement, Verdict, judge};
@@ -23,6 +23,8 @@ pub(crate) struct Made {
     processes: Vec<Vec<MadeThread>>,
     pub(crate) facts: Facts,
     pub(crate) partial: bool,
+    /// The processes were forked without an exec, by this parent.
+    pub(crate) parent: Option<Parent>,
     /// Threads that moved between two looks; `None`: one look.
     pub(crate) moved: Option<Vec<ThreadRef>>,
 }
@@ -267,7 +269,9 @@ impl Made {
         let mut snapshots = Vec::new();
         let mut all_stacks = Vec::new();
         for (p, threads) in self.processes.iter().enumerate() {
-            let target = MadeTarget::of(threads, Pid(4000 + i32::try_from(p).unwrap()));
+            let mut target = MadeTarget::of(threads, Pid(4000 + i32::try_from(p).unwrap()));
+            target.process.forked = Some(self.parent.is_some());
+            target.process.parent.clone_from(&self.parent);
             let mut snapshot = Snapshot::prepare(&target).unwrap();
             snapshot.freeze(threads.iter().map(state_of).collect(), None);
             all_stacks.push(threads.iter().map(|t| target.stack(t, &snapshot)).collect());
@@ -327,6 +331,7 @@ impl MadeTarget {
             arch: Arch::X86_64,
             auxv: Vec::new(),
             forked: Some(false),
+            parent: None,
         };
         MadeTarget { process, modules }
     }

@@ -1,9 +1,12 @@
 //! Verdicts on made-up processes.
 
 use super::made_up::Made;
-use super::{Behind, Kind};
-use crate::facts::{Certainty, GilRole, Holder, Mode, Reentrancy, ResourceId, ResourceKind, TakenAt, Timeout, Wakers};
-use crate::units::{FrameIx, ThreadRef, Tid};
+use super::{Behind, Kind, Verdict};
+use crate::facts::{
+    Certainty, Entered, GilRole, Holder, Mode, Reentrancy, ResourceId, ResourceKind, TakenAt, Task, Timeout, Wakers,
+};
+use crate::target::Parent;
+use crate::units::{Addr, FrameIx, Pid, ThreadRef, Tid};
 
 /// Two threads, two mutexes, opposite orders.
 fn abba() -> (Made, ThreadRef, ThreadRef) {
@@ -699,4 +702,127 @@ fn queued_work_that_waits_for_its_own_submitter() {
     assert_eq!(v.kind, Kind::Deadlock);
     let [cycle] = v.cycles.as_slice() else { panic!("{:?}", v.cycles) };
     assert_eq!((cycle.pattern, cycle.steps.len()), ("pool-self-wait", 2));
+}
+
+/// A forked process whose thread waits for a mutex of this owner.
+fn forked_with_owner(owner: i32) -> Verdict {
+    let mut made = Made::new();
+    made.parent =
+        Some(Parent { pid: Pid(3900), threads: vec![(Tid(3900), "main".into()), (Tid(3905), "keeper".into())] });
+    let m = made.mutex("registry", 0x1000);
+    let leader = made.thread(4000, "child");
+    made.held_by(Holder::Gone(leader.process, Tid(owner)), m);
+    made.waits(leader, m);
+    made.judged()
+}
+
+#[test]
+fn an_owner_that_stayed_behind_at_the_fork() {
+    let v = forked_with_owner(3905);
+    assert_eq!((v.kind, v.orphans[0].pattern), (Kind::OrphanedLock, "fork-inherited-lock"));
+    let told = &v.orphans[0].explanation;
+    assert!(told.contains("its owner is 3905, the thread “keeper” of the parent 3900"), "{told}");
+    // ended in the parent since: but its id is older than the process
+    let v = forked_with_owner(3990);
+    assert_eq!(v.orphans[0].pattern, "fork-inherited-lock");
+    // begun after the fork: a thread of this very process that ended
+    let v = forked_with_owner(4007);
+    assert_eq!(v.orphans[0].pattern, "dead-owner");
+}
+
+#[test]
+fn an_owner_that_the_interpreter_has_frozen() {
+    let mut made = Made::new();
+    let lock = made.resource(ResourceKind::PythonRlock, "log_lock", 0x1000);
+    let main = made.thread(4000, "MainThread");
+    let daemon = made.thread(4001, "daemon");
+    made.held_by(Holder::Gone(daemon.process, Tid(4001)), lock);
+    made.waits(main, lock);
+    let v = made.judged();
+    assert_eq!((v.kind, v.orphans[0].pattern), (Kind::OrphanedLock, "dead-owner"));
+    assert!(
+        v.headline.contains("held by thread 4001 “daemon”, which the shutdown of the interpreter has frozen"),
+        "{}",
+        v.headline
+    );
+}
+
+/// A task of the loop that `runs` runs.
+fn task(made: &mut Made, runs: ThreadRef) -> &mut Task {
+    let id = ResourceId::At(runs.process, Addr(0x9000));
+    made.facts.tasks.push(Task {
+        id,
+        name: "Task-2".into(),
+        thread: Some(runs),
+        place: Some("work (loop.py:5)".into()),
+        awaits: None,
+        holds: Vec::new(),
+        completes: Vec::new(),
+    });
+    made.facts.tasks.last_mut().unwrap()
+}
+
+#[test]
+fn a_loop_that_blocks_on_its_own_future() {
+    let mut made = Made::new();
+    let future = made.resource(ResourceKind::PythonFuture, "the future of task “Task-2”", 0x1000);
+    made.facts.resources[0].reentrancy = Reentrancy::Plain;
+    let main = made.thread(10, "MainThread");
+    made.holds(main, future).certainty = Certainty::Witnessed;
+    made.waits(main, future);
+    task(&mut made, main).completes.push(future);
+    let v = made.judged();
+    assert_eq!((v.kind, v.cycles[0].pattern), (Kind::SelfDeadlock, "pool-self-wait"));
+    assert!(
+        v.headline.ends_with("waits for the future of task “Task-2”, which only its own event loop can complete"),
+        "{}",
+        v.headline
+    );
+    let told = &v.cycles[0].explanation;
+    assert!(
+        told.contains("blocks on the future of task “Task-2”, suspended in work (loop.py:5), which belongs"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_lock_held_across_an_await() {
+    let mut made = Made::new();
+    let lock = made.resource(ResourceKind::PythonLock, "jobs", 0x1000);
+    let main = made.thread(10, "MainThread");
+    made.holds(main, lock).certainty = Certainty::Witnessed;
+    made.waits(main, lock);
+    task(&mut made, main).holds.push(lock);
+    let v = made.judged();
+    assert_eq!((v.kind, v.cycles[0].pattern), (Kind::SelfDeadlock, "pool-self-wait"));
+    assert!(v.headline.contains("which task “Task-2” of its own event loop holds"), "{}", v.headline);
+    assert!(
+        v.cycles[0].explanation.starts_with("Task “Task-2”, suspended in work (loop.py:5), holds"),
+        "{}",
+        v.cycles[0].explanation
+    );
+}
+
+#[test]
+fn a_python_signal_handler_is_named() {
+    let mut made = Made::new();
+    let lock = made.resource(ResourceKind::PythonLock, "stats", 0x1000);
+    let main = made.thread(10, "MainThread");
+    let hold = made.holds(main, lock);
+    hold.certainty = Certainty::Witnessed;
+    hold.taken_at_managed = Some(TakenAt { frame: 1, line: Some(7) });
+    made.waits(main, lock).managed_frame = Some(0);
+    made.python(main, None, &[("on_term", "app.py", 5, 4), ("update", "app.py", 8, 9)]);
+    // without knowing what entered the handler it is a plain second taking
+    assert_eq!(made.judged().cycles[0].pattern, "non-reentrant-relock");
+    made.facts.managed[0].1.frames[0].entered = Some(Entered::Signal(15));
+    let v = made.judged();
+    assert_eq!(v.cycles[0].pattern, "signal-handler-relock");
+    assert!(
+        v.cycles[0].explanation.contains("The handler of SIGTERM, on_term (app.py:5), runs"),
+        "{}",
+        v.cycles[0].explanation
+    );
+    made.facts.managed[0].1.frames[0].entered = Some(Entered::WeakReference);
+    assert_eq!(made.judged().cycles[0].pattern, "finalizer-relock");
 }

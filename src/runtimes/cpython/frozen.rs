@@ -38,6 +38,8 @@ impl Telling<'_> {
         let frozen: Vec<(usize, FrameIx, String)> =
             frozen.into_iter().filter_map(|i| self.taking_for_ever(i).map(|(f, n)| (i, f, n))).collect();
         if frozen.is_empty() {
+            // up to 3.13.5 such threads end instead, with what they hold
+            self.tell_kept_for_ever(&[], facts);
             return;
         }
         let id = ResourceId::Numbered(self.view.process, ResourceKind::Signal, PAUSE);
@@ -97,10 +99,10 @@ impl Telling<'_> {
             taken_at: None,
             taken_at_managed: None,
             evidence: vec![Evidence::new(format!(
-                "the lock at {} is taken, thread {} waits for it, and every other thread of the process is frozen by the \
-                 shutdown of the interpreter",
+                "the lock at {} is taken, thread {} waits for it, the interpreter is shutting down, and {}",
                 lock.addr,
-                self.tid(*last)
+                self.tid(*last),
+                if frozen.is_empty() { "no other thread is left" } else { "every other thread is frozen by that" }
             ))],
         });
     }

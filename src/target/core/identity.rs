@@ -42,7 +42,15 @@ pub(super) fn process(notes: &Notes, mappings: &[Mapping], memory: &Segments) ->
         }),
     };
     let pid = notes.pid.or_else(|| notes.threads.first().map(|t| t.pid)).unwrap_or(0);
-    Process { pid: Pid(pid), exe, command, arch: Arch::X86_64, auxv: notes.auxv.clone(), forked: notes.forked }
+    Process {
+        pid: Pid(pid),
+        exe,
+        command,
+        arch: Arch::X86_64,
+        auxv: notes.auxv.clone(),
+        forked: notes.forked,
+        parent: notes.own.parent.clone(),
+    }
 }
 
 /// The command line as the kernel laid it out when the program began: argc, argv, NULL, environment, NULL, auxiliary

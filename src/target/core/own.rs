@@ -5,8 +5,8 @@
 //! hexadecimal, thread ids and inodes decimal.
 
 use crate::arch::Syscall;
-use crate::target::{Mapping, Permissions, ThreadState};
-use crate::units::{Addr, HostTid, Tid};
+use crate::target::{Mapping, Parent, Permissions, Process, ThreadState};
+use crate::units::{Addr, HostTid, Pid, Tid};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,8 @@ pub(in crate::target) const NAME: &str = "hangscope";
 pub(in crate::target) const MAPS: u32 = 0x6873_6d01;
 /// `host-tid tid state name missing wchan sp pc call` a thread; `call` is the number (`?`: not known) and six arguments.
 pub(in crate::target) const THREADS: u32 = 0x6873_6d02;
-/// One record: the program's path, then each word of its command line.
+/// The program's path, then each word of its command line. Of a forked process whose parent is known, then the parent's id;
+/// then `tid name` for each of the parent's threads.
 pub(in crate::target) const PROCESS: u32 = 0x6873_6d03;
 
 /// Records taken from one note at most.
@@ -43,6 +44,7 @@ pub(super) struct Own {
     pub threads: Vec<OwnThread>,
     pub exe: Option<PathBuf>,
     pub command: Vec<String>,
+    pub parent: Option<Parent>,
 }
 
 impl Own {
@@ -65,9 +67,15 @@ impl Own {
             }
             THREADS => self.threads = records(desc).filter_map(|r| thread(&r)).collect(),
             PROCESS => {
-                let mut words = records(desc).next().unwrap_or_default().into_iter();
+                let mut records = records(desc);
+                let mut words = records.next().unwrap_or_default().into_iter();
                 self.exe = words.next().filter(|w| !w.is_empty()).map(|w| PathBuf::from(OsString::from_vec(w)));
                 self.command = words.map(|w| String::from_utf8_lossy(&w).into_owned()).collect();
+                let parent = records.next().and_then(|r| field(&r, 0)?.parse().ok());
+                let thread =
+                    |r: Vec<Vec<u8>>| Some((Tid(field(&r, 0)?.parse().ok()?), field(&r, 1).unwrap_or_default()));
+                let threads = records.filter_map(thread).collect();
+                self.parent = parent.map(|pid| Parent { pid: Pid(pid), threads });
             }
             _ => {}
         }
@@ -230,11 +238,17 @@ pub(in crate::target) fn write_threads(threads: &[ThreadState]) -> Vec<u8> {
 }
 
 /// The bytes of a [`PROCESS`] note.
-pub(in crate::target) fn write_process(exe: Option<&Path>, command: &[String]) -> Vec<u8> {
-    let mut fields = vec![exe.map_or(&b""[..], path_bytes)];
-    fields.extend(command.iter().map(String::as_bytes));
+pub(in crate::target) fn write_process(process: &Process) -> Vec<u8> {
+    let mut fields = vec![process.exe.as_deref().map_or(&b""[..], path_bytes)];
+    fields.extend(process.command.iter().map(String::as_bytes));
     let mut out = Vec::new();
     line(&fields, &mut out);
+    if let Some(parent) = &process.parent {
+        line(&[parent.pid.to_string().as_bytes()], &mut out);
+        for (tid, name) in &parent.threads {
+            line(&[tid.to_string().as_bytes(), name.as_bytes()], &mut out);
+        }
+    }
     out
 }
 

@@ -4,8 +4,8 @@ use super::*;
 use crate::arch::x86_64::{USER_REGS, parse_user_regs, sleeping_syscall};
 use crate::arch::{Arch, Syscall};
 use crate::memory::{Kept, MemoryExt};
-use crate::target::Permissions;
 use crate::target::minicore::{Minicore, write};
+use crate::target::{Parent, Permissions};
 use crate::units::{HostTid, Pid, Tid};
 
 fn thread(host_tid: i32, tid: i32, words: &[(usize, u64)]) -> ThreadState {
@@ -61,6 +61,7 @@ fn made() -> Made {
         arch: Arch::X86_64,
         auxv: vec![(33, 0x7000_0000), (9, 0x40_1040)],
         forked: Some(true),
+        parent: Some(Parent { pid: Pid(999), threads: vec![(Tid(999), "odd\tname".into()), (Tid(1001), "w".into())] }),
     };
     let futex = [(15, 202), (10, (-512i64) as u64), (14, 0x50_0010), (16, 0x40_1050), (19, 0x60_0ff0), (21, 0x50_0800)];
     let mut gone = thread(1003, 4, &[]);

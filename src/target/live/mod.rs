@@ -21,7 +21,7 @@ pub use stopped::{Released, StopLimits, Stopped};
 
 use crate::arch::{Arch, Syscall};
 use crate::memory::{Memory, ReadError};
-use crate::target::{Files, Mapping, PF_FORKNOEXEC, Process, Progress, Target, TargetError, ThreadState};
+use crate::target::{Files, Mapping, PF_FORKNOEXEC, Parent, Process, Progress, Target, TargetError, ThreadState};
 use crate::units::{Addr, HostTid, Pid};
 use nix::errno::Errno;
 use proc::{Look, Stat, SyscallLine};
@@ -89,6 +89,7 @@ impl Live {
                 arch: Arch::X86_64,
                 auxv: proc::parse_auxv(&auxv),
                 forked: Some(stat.flags & PF_FORKNOEXEC != 0),
+                parent: parent(&stat),
             },
             remote: Remote::open(&directory, number),
             files: Arc::new(files::ProcessFiles::new(directory.clone(), exe)),
@@ -268,6 +269,23 @@ fn name_of_machine(class: u8, machine: u16) -> Option<String> {
         (_, 243) => "riscv".to_string(),
         (_, m) => format!("machine {m}"),
     })
+}
+
+/// Threads of a parent named at most.
+const MAX_PARENT_THREADS: usize = 4096;
+
+/// The parent of a forked process and its threads.
+fn parent(stat: &Stat) -> Option<Parent> {
+    let pid = Pid(stat.parent);
+    if stat.flags & PF_FORKNOEXEC == 0 || pid.0 <= 0 {
+        return None;
+    }
+    let tasks = PathBuf::from(format!("/proc/{pid}/task"));
+    let mut tids = proc::read_tasks(&tasks).unwrap_or_default();
+    tids.truncate(MAX_PARENT_THREADS);
+    let looks = proc::in_parallel(&tids, |tid| proc::read_look(&tasks, *tid));
+    let threads = looks.into_iter().flatten().map(|l| (l.tid, l.stat.name)).collect();
+    Some(Parent { pid, threads })
 }
 
 /// The arguments, split at the NULs.

@@ -47,6 +47,8 @@ pub(super) struct Stat {
     pub name: String,
     /// The state letter.
     pub state: char,
+    /// The parent, in our namespace; 0 where it is outside.
+    pub parent: i32,
     /// `PF_*` flags.
     pub flags: u64,
     /// User and system time, in clock ticks.
@@ -74,11 +76,12 @@ pub(super) fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     let close = text.rfind(')')?;
     let name = text.get(open + 1..close)?.to_string();
     let rest: Vec<&str> = text.get(close + 1..)?.split_ascii_whitespace().collect();
-    // fields after the name: 0 state, 6 flags, 11 utime, 12 stime, 19 starttime
+    // fields after the name: 0 state, 1 parent, 6 flags, 11 utime, 12 stime, 19 starttime
     let number = |i: usize| rest.get(i)?.parse::<u64>().ok();
     Some(Stat {
         name,
         state: rest.first()?.chars().next()?,
+        parent: rest.get(1)?.parse().ok()?,
         flags: number(6)?,
         ticks: number(11)?.saturating_add(number(12)?),
         began: number(19)?,

@@ -30,10 +30,14 @@ fn tell(scene: &Scene<'_>) -> Option<Story> {
             culprit: None,
         });
     }
+    let says = match owner.0 {
+        0 => format!("is taken, but no thread of process {pid} holds it"),
+        tid => format!("says that its owner is {tid}, but process {pid} has no thread {tid}"),
+    };
     Some(Story {
         explanation: format!(
-            "{} says that its owner is {owner}, but process {pid} has no thread {owner}: the owner ended while it held \
-             the lock, or stayed behind in the parent at a fork. Only the owner can let go, so {who} for ever.",
+            "{} {says}: the owner ended while it held the lock, or stayed behind in the parent at a fork. Only the owner can \
+             let go, so {who} for ever.",
             capital(&voice.thing(resource)),
         ),
         advice:

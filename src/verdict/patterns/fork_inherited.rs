@@ -1,7 +1,8 @@
 //! `fork-inherited-lock`: the process was forked while a thread of the parent held the lock; that thread is not here.
 
 use super::{Pattern, Scene, Shape, Story, frozen};
-use crate::verdict::voice::capital;
+use crate::units::{ThreadRef, Tid};
+use crate::verdict::voice::{capital, plain};
 
 pub(super) const PATTERN: Pattern = Pattern { word: "fork-inherited-lock", tell };
 
@@ -20,7 +21,7 @@ fn tell(scene: &Scene<'_>) -> Option<Story> {
     };
     let holder = match owner.0 {
         0 => "nobody here holds it: a thread of the parent did when it forked".to_owned(),
-        tid => format!("its owner is thread {tid}, which stayed behind in the parent"),
+        _ => stayed_behind(scene, first, owner)?,
     };
     let who = if waiters.len() == 1 {
         format!("{} waits for it", voice.thread(first))
@@ -38,5 +39,20 @@ fn tell(scene: &Scene<'_>) -> Option<Story> {
                  child. Do not log, allocate or import in an at-fork hook of the child."
             .to_owned(),
         culprit: None,
+    })
+}
+
+/// How it shows that `owner` is a thread of before the fork; `None` where it may as well have begun, and ended, here.
+fn stayed_behind(scene: &Scene<'_>, waiter: ThreadRef, owner: Tid) -> Option<String> {
+    let snapshot = scene.voice.snapshot(waiter)?;
+    let parent = snapshot.process.parent.as_ref();
+    if let Some((parent, (_, name))) = parent.and_then(|p| Some((p, p.threads.iter().find(|(tid, _)| *tid == owner)?)))
+    {
+        return Some(format!("its owner is {owner}, the thread “{}” of the parent {}", plain(name), parent.pid));
+    }
+    // ids are given out in ascending order: every thread begun here has a greater one than the process itself
+    let leader = snapshot.threads.iter().find(|t| t.host_tid.0 == snapshot.process.pid.0)?.tid;
+    (owner < leader).then(|| {
+        format!("its owner is {owner}, an id older than this process: a thread that stayed behind in the parent")
     })
 }
