@@ -209,6 +209,9 @@ impl Common {
     }
 }
 
+/// The longest duration taken: clocks count further, but not without end.
+const LONGEST: Duration = Duration::from_secs(36_525 * 86_400);
+
 /// Reads `60s`, `500ms`, `5m`, `1h30m`, `2.5s`, or a bare number of seconds.
 ///
 /// # Errors
@@ -238,6 +241,9 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         total = total.checked_add(part).ok_or_else(wrong)?;
         rest = tail;
     }
+    if total > LONGEST {
+        return Err(format!("'{text}' is too long: a hundred years are the most"));
+    }
     Ok(total)
 }
 
@@ -251,7 +257,7 @@ mod tests {
         assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(parse_duration("1h30m"), Ok(Duration::from_secs(5400)));
         assert_eq!(parse_duration("2.5"), Ok(Duration::from_millis(2500)));
-        for bad in ["", "s", "5x", "1e999s", "-3s", "99999999999999999999d"] {
+        for bad in ["", "s", "5x", "1e999s", "-3s", "99999999999999999999d", "18000000000000000000s", "36526d"] {
             assert!(parse_duration(bad).is_err(), "{bad}");
         }
     }

@@ -150,25 +150,35 @@ struct Read {
 /// # Errors
 /// When none of the processes could be captured; of several, those that could not are warnings.
 pub fn live(pids: &[Pid], options: &Options) -> Result<Diagnosis, DiagnoseError> {
-    let mut first: Option<Diagnosis> = None;
+    let mut first: Option<(Diagnosis, Vec<Read>)> = None;
     let mut looks = 0;
     let mut last_at = Instant::now();
     loop {
         let at = Instant::now();
-        let (diagnosis, kept) = look(pids, options, first.as_ref().map(|f| (f, at.duration_since(last_at))))?;
-        looks += 1;
-        let more = match options.samples {
-            Some(n) => looks < n,
-            None => looks < 2 && diagnosis.verdict.wants_second_look(),
+        let taken = look(pids, options, first.as_ref().map(|(f, _)| (f, at.duration_since(last_at))));
+        let (mut over, (diagnosis, kept)) = match (taken, first.take()) {
+            (Ok(taken), _) => (false, taken),
+            // it ended since: what was seen before is all there will ever be
+            (Err(why), Some((mut before, kept))) => {
+                before.captured.warnings.push(format!("no further look: {why}"));
+                (before.captured.partial, before.verdict.partial) = (true, true);
+                (true, (before, kept))
+            }
+            (Err(why), None) => return Err(why),
         };
-        if !more {
+        looks += 1;
+        over |= match options.samples {
+            Some(n) => looks >= n,
+            None => looks >= 2 || !diagnosis.verdict.wants_second_look(),
+        };
+        if over {
             if let Some(path) = &options.save_core {
                 save(path, &diagnosis, &kept)?;
             }
             return Ok(diagnosis);
         }
         last_at = at;
-        first = Some(diagnosis);
+        first = Some((diagnosis, kept));
         std::thread::sleep(options.interval);
     }
 }
@@ -192,6 +202,9 @@ fn look(
             }
         }
     }
+    // a process and one of its threads, or two of them: one process
+    let mut known = BTreeSet::new();
+    prepared.retain(|p| known.insert(p.snapshot.process.pid));
     let at = SystemTime::now();
     let mut captured =
         Captured { at, source: "live", pause: None, syscalls_in_pause: 0, warnings: Vec::new(), partial: false };
@@ -263,6 +276,7 @@ fn pause(
             captured.pause = captured.pause.max(Some(r.pause));
         }
         captured.syscalls_in_pause += r.syscalls_in_pause;
+        captured.partial |= r.cut_short;
         p.snapshot.freeze(r.threads, r.mappings);
         taken.push(Taken { snapshot: p.snapshot, decoders: p.decoders, kept: r.kept });
     }
@@ -332,7 +346,7 @@ fn understand(
 }
 
 /// Facts → graph → verdict.
-fn think(processes: Vec<Understood>, captured: Captured, earlier: Option<(&Diagnosis, Duration)>) -> Diagnosis {
+fn think(processes: Vec<Understood>, mut captured: Captured, earlier: Option<(&Diagnosis, Duration)>) -> Diagnosis {
     let mut facts = Facts::default();
     let (mut snapshots, mut stacks, mut runtimes) = (Vec::new(), Vec::new(), Vec::new());
     for p in processes {
@@ -344,6 +358,9 @@ fn think(processes: Vec<Understood>, captured: Captured, earlier: Option<(&Diagn
     let graph = Graph::build(&facts);
     let movement = earlier.map(|(e, apart)| Movement::between(&e.snapshots, &snapshots, apart));
     let unread = snapshots.iter().flat_map(|s| &s.threads).any(|t| t.registers.is_none() && t.state != Some('Z'));
+    if unread && captured.warnings.is_empty() {
+        captured.warnings.push("threads that did not come to a stop are described from /proc alone".to_owned());
+    }
     let verdict = verdict::judge(&Look {
         graph: &graph,
         facts: &facts,

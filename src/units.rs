@@ -2,6 +2,16 @@
 
 use std::fmt;
 
+/// The character, or `?` where a terminal would obey it instead of showing it: control characters, the unseen and those that
+/// turn the direction of writing (Unicode's categories Cc, Cf, Zl and Zp). Names are bytes of someone else's memory.
+#[must_use]
+pub fn harmless(c: char) -> char {
+    let unseen = matches!(c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
+    if c.is_control() || unseen { '?' } else { c }
+}
+
 /// An address in the target's address space.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Addr(pub u64);

@@ -424,3 +424,82 @@ fn an_interrupted_look_lets_go() {
         }
     }
 }
+
+#[test]
+fn durations_without_end() {
+    for (option, value) in [("--max-pause", "18000000000000000000s"), ("--interval", "9000000000000000000s")] {
+        let said = attach(&std::process::id().to_string(), &[option, value]);
+        assert_eq!((said.code(), said.out.as_str()), (2, ""), "{}", said.err);
+        assert!(said.err.contains("too long"), "{}", said.err);
+    }
+}
+
+#[test]
+fn a_process_and_its_thread_are_one_process() {
+    let sleeper = Guard(Command::new("sleep").arg("60").spawn().expect("sleep"));
+    let scratch = Scratch::new("bad-input-threads");
+    let program = start("abba-mutex", &scratch);
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", program.pid)).expect("its threads").flatten();
+    let mut tids: Vec<String> = tasks.map(|t| t.file_name().to_string_lossy().into_owned()).collect();
+    tids.push(sleeper.0.id().to_string());
+    let more: Vec<&str> = std::iter::once("--json").chain(tids.iter().map(String::as_str)).collect();
+    let said = attach(&program.pid.to_string(), &more);
+    let report: Value = serde_json::from_str(&said.out).expect("a report");
+    let pids: Vec<i64> =
+        report["processes"].as_array().expect("processes").iter().filter_map(|p| p["pid"].as_i64()).collect();
+    assert_eq!(pids.len(), 2, "{pids:?}");
+    assert_eq!(said.code(), 1, "{}", headline(&said));
+}
+
+#[test]
+fn a_pause_without_time_is_a_partial_answer() {
+    let scratch = Scratch::new("bad-input-no-time");
+    let program = start("idle-pool", &scratch);
+    for _ in 0..3 {
+        let said = attach(&program.pid.to_string(), &["--json", "--max-pause", "0"]);
+        let report = is_refused_or_partial(&said).expect("a report");
+        assert_eq!(said.code(), 4, "{}", headline(&said));
+        assert!(warnings(&report).contains("the pause reached its limit"), "{}", warnings(&report));
+    }
+    program.is_unharmed().expect("it runs on");
+}
+
+#[test]
+fn ended_between_two_looks() {
+    let mut sleeper = Guard(Command::new("sleep").arg("60").spawn().expect("sleep"));
+    let pid = sleeper.0.id().to_string();
+    let looks = std::thread::spawn(move || attach(&pid, &["--json", "--interval", "2s", "--samples", "2"]));
+    std::thread::sleep(Duration::from_millis(1000));
+    sleeper.0.kill().expect("it is ours");
+    sleeper.0.wait().expect("it ends");
+    let said = looks.join().expect("hangscope ends");
+    // on a slow machine it may be gone before the first look
+    if let Some(report) = is_refused_or_partial(&said) {
+        assert_eq!(said.code(), 4, "{}", headline(&said));
+        assert!(warnings(&report).contains("no further look"), "{}", warnings(&report));
+    }
+}
+
+#[test]
+fn names_do_not_drive_the_terminal() {
+    let scratch = Scratch::new("bad-input-names");
+    let hostile = "s\u{1b}]0;x\u{7}\u{9b}31m\u{202e}\u{2028}\u{ad}\u{200b}\nx";
+    let program = scratch.path().join(hostile);
+    std::fs::copy("/bin/sleep", &program).expect("a copy");
+    let sleeper = Guard(Command::new(&program).arg("60").spawn().expect("sleep"));
+    let pid = sleeper.0.id().to_string();
+    let missing = scratch.path().join(format!("{hostile}.core"));
+    for said in [
+        attach(&pid, &["-v", "--threads", "all"]),
+        attach(&pid, &["--json"]),
+        attach(&pid, &["--no-stop"]),
+        core(&missing),
+    ] {
+        for c in said.out.chars().chain(said.err.trim_end().chars()) {
+            assert!(c == '\n' || hangscope::units::harmless(c) == c, "{c:?} in {} {}", said.out, said.err);
+        }
+    }
+    let said = attach(&pid, &["--json"]);
+    let report: Value = serde_json::from_str(&said.out).expect("a report");
+    assert_eq!(report["processes"][0]["exe"].as_str(), program.to_str(), "JSON keeps the name");
+}

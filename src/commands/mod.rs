@@ -10,6 +10,7 @@ pub mod run;
 use crate::cli::{Cli, Command, Common, Format, Threads};
 use crate::diagnose::Diagnosis;
 use crate::report::{self, Captured, Case};
+use crate::units::harmless;
 use anyhow::Context;
 use std::io::Write;
 
@@ -44,7 +45,7 @@ pub fn one_line(error: &anyhow::Error) -> String {
             line.push_str(&cause);
         }
     }
-    line.replace('\n', " ")
+    line.chars().map(|c| if c == '\n' { ' ' } else { harmless(c) }).collect()
 }
 
 /// Writes the report of `diagnosis` where the options say and gives the exit code of its verdict.

@@ -2,7 +2,7 @@
 
 use crate::facts::ManagedFrame;
 use crate::snapshot::{Pc, Snapshot};
-use crate::units::{Addr, FrameIx, ThreadRef};
+use crate::units::{Addr, FrameIx, ThreadRef, harmless};
 use crate::unwind::Trust;
 use crate::verdict::{Voice, function_name, plain};
 use std::cell::RefCell;
@@ -165,7 +165,7 @@ fn python(frame: &ManagedFrame, index: usize, native: Option<FrameIx>) -> Named 
 
 /// A path made harmless; unlike a name it is shown whole.
 fn plain_path(path: &str) -> String {
-    path.chars().take(1024).map(|c| if c.is_control() { '?' } else { c }).collect()
+    path.chars().take(1024).map(harmless).collect()
 }
 
 /// Which part of the world a frame belongs to, by the name of its module.

@@ -5,7 +5,7 @@ use super::frames::{FrameKind, Frames, Named};
 use crate::facts::{Evidence, GilRole, Hold, Holder, ResourceId, Timeout, Wait};
 use crate::graph::display_name;
 use crate::snapshot::Snapshot;
-use crate::units::{ProcessIx, ThreadRef};
+use crate::units::{ProcessIx, ThreadRef, harmless};
 use crate::unwind::Trust;
 use crate::verdict::{Voice, plain};
 use serde::{Deserialize, Serialize};
@@ -19,10 +19,26 @@ pub const SCHEMA: &str = "hangscope/1";
 pub fn json(case: &Case<'_>) -> String {
     let report = wire(case);
     match serde_json::to_string_pretty(&report) {
-        Ok(text) => text + "\n",
+        Ok(text) => printable(&text) + "\n",
         // the types above hold nothing JSON cannot say; a floating number that is none is written as null
         Err(why) => format!("{{\"schema\": \"{SCHEMA}\", \"error\": \"{why}\"}}\n"),
     }
+}
+
+/// JSON whose strings keep every character of a name, but none that a terminal obeys: those are written `\u…`. The control
+/// characters below U+0020 are escaped by the writer; they and these occur inside strings only, bar the layout's newlines.
+fn printable(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c == '\n' || harmless(c) == c {
+            out.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            out.push_str(&format!("\\u{unit:04x}"));
+        }
+    }
+    out
 }
 
 /// A whole report.

@@ -18,7 +18,7 @@ pub use text::{TextOptions, Threads, text};
 use crate::facts::{Facts, RuntimeNote};
 use crate::graph::Graph;
 use crate::snapshot::Snapshot;
-use crate::units::{ProcessIx, ThreadRef};
+use crate::units::{ProcessIx, ThreadRef, harmless};
 use crate::unwind::Stack;
 use crate::verdict::Verdict;
 use std::time::{Duration, SystemTime};
@@ -75,7 +75,7 @@ impl Case<'_> {
 
 /// A line made harmless: control characters replaced, length bounded.
 fn sentence(line: &str) -> String {
-    line.chars().take(2000).map(|c| if c.is_control() { '?' } else { c }).collect()
+    line.chars().take(2000).map(harmless).collect()
 }
 
 /// What of the command line may be shown: the program, and the script or module an interpreter runs. Arguments may hold

@@ -4,7 +4,7 @@ use crate::facts::{Facts, ManagedThread, Resource, ResourceId, ResourceKind};
 use crate::graph::Graph;
 use crate::snapshot::Snapshot;
 use crate::target::ThreadState;
-use crate::units::{FrameIx, ThreadRef};
+use crate::units::{FrameIx, ThreadRef, harmless};
 use crate::unwind::Stack;
 use std::collections::BTreeMap;
 
@@ -324,19 +324,7 @@ pub(super) fn capital(phrase: &str) -> String {
 /// A name from the target made harmless: no control characters, bounded. Names are bytes of someone else's memory.
 #[must_use]
 pub fn plain(name: &str) -> String {
-    let mut out: String = name
-        .chars()
-        .map(|c| {
-            if c.is_control()
-                || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-            {
-                '?'
-            } else {
-                c
-            }
-        })
-        .take(MAX_NAME + 1)
-        .collect();
+    let mut out: String = name.chars().map(harmless).take(MAX_NAME + 1).collect();
     if out.chars().count() > MAX_NAME {
         out = out.chars().take(MAX_NAME - 1).collect();
         out.push('…');

@@ -110,6 +110,49 @@ impl<'a> Inference<'a> {
         }
     }
 
+    /// Another thread that stands in code which gives `lock` back and never takes it, if there is one: the lock is then used as
+    /// a signal, and having taken it is not to hold it. `waits`: whether a thread waits for the lock itself.
+    pub(super) fn giver(
+        &self,
+        lock: Addr,
+        holder: usize,
+        stacks: &BTreeMap<usize, PyStack<'_>>,
+        waits: &dyn Fn(usize) -> bool,
+    ) -> Option<usize> {
+        let others = stacks.iter().filter(|(thread, _)| **thread != holder && !waits(**thread));
+        others
+            .filter(|(_, stack)| stack.frames.iter().take(MAX_FRAMES).any(|framed| self.gives(lock, framed)))
+            .map(|(thread, _)| *thread)
+            .next()
+    }
+
+    fn gives(&self, lock: Addr, framed: &Framed) -> bool {
+        let Some(code) = &framed.code else { return false };
+        let calls = self.calls_of(code);
+        if !calls.iter().any(|c| !c.acquires) {
+            return false;
+        }
+        let Some(reference) = self.names.reference(framed, lock) else { return false };
+        // `for lock in (a, b): lock.release()`: code that mentions the lock may call it by another name
+        let renamed = self.mentions(code, reference.name());
+        let mut on_it = calls.iter().filter(|c| c.is_on(&reference) || (renamed && c.on == Receiver::Other)).peekable();
+        on_it.peek().is_some() && on_it.all(|c| !c.acquires)
+    }
+
+    /// Whether a function's code uses a global or an attribute of this name.
+    fn mentions(&self, code: &Code, name: &str) -> bool {
+        let o = self.objects;
+        let names = o.addr(code.addr, o.o.code_names).ok().and_then(|names| o.tuple(names).ok());
+        names.unwrap_or_default().into_iter().any(|n| o.string_is(n, name))
+    }
+
+    /// Touches what [`Inference::giver`] will read.
+    pub(super) fn rehearse_giver(&self, lock: Addr, frames: &[Framed]) {
+        for framed in frames.iter().take(MAX_FRAMES) {
+            self.gives(lock, framed);
+        }
+    }
+
     /// Takes back what the frames inside a `with` block have undone by hand: a block whose lock was given back since proves
     /// nothing, one whose lock was taken again by hand is doubted. What a function that has returned did is not seen.
     pub(super) fn weigh(&self, witnessed: &mut Witnessed, frames: &[Framed], waits: bool) -> bool {

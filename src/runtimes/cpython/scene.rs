@@ -14,7 +14,7 @@ use super::work::Work;
 use crate::facts::Entered;
 use crate::target::ThreadState;
 use crate::units::Addr;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What is seen of one CPython.
 pub(super) struct Scene<'a> {
@@ -56,6 +56,13 @@ impl<'a> Scene<'a> {
             w.lock.kind != LockKind::Lock || inference.weigh(w, frames, waits)
         });
         doubt_contested(&mut witnessed, &waits);
+        witnessed.retain(|w| {
+            let waits_for_it = |thread: usize| wanted_by(&waits, thread).is_some_and(|l| l.addr == w.lock.addr);
+            let wanted = waits.keys().any(|t| waits_for_it(*t));
+            w.lock.kind != LockKind::Lock
+                || !wanted
+                || inference.giver(w.lock.addr, w.thread, &stacks, &waits_for_it).is_none()
+        });
         let probable = infer(&inference, &stacks, &witnessed, &waits);
         let pools = find_pools(objects, &stacks);
         let names = name_all(objects, &stacks, &witnessed, &waits);
@@ -110,7 +117,8 @@ fn infer(
         .into_iter()
         .filter_map(|lock| {
             let waits = |thread: usize| wanted_by(waits, thread).is_some_and(|l| l.addr == lock);
-            Some((lock, inference.holder(lock, stacks, &waits)?))
+            let holder = inference.holder(lock, stacks, &waits)?;
+            inference.giver(lock, holder.thread, stacks, &waits).is_none().then_some((lock, holder))
         })
         .collect()
 }
@@ -145,6 +153,9 @@ fn name_all(
         .collect()
 }
 
+/// Locks whose givers are rehearsed at most.
+const MAX_ASKED: usize = 32;
+
 /// Touches what [`Scene::look`] will read, on a target whose threads are not known yet.
 pub(super) fn rehearse(objects: &Objects<'_>, census: &Census) {
     let stacks: Vec<Vec<Framed>> = census
@@ -163,11 +174,18 @@ pub(super) fn rehearse(objects: &Objects<'_>, census: &Census) {
         inference.rehearse(w, stacks.get(w.thread).map_or(&[][..], |s| s.as_slice()));
     }
     Work::look(objects, census, all);
+    let mut asked: BTreeSet<Addr> = BTreeSet::new();
     for framed in stacks.iter().filter_map(|s| s.first()) {
         let Some(code) = &framed.code else { continue };
         for word in objects.stack_words(&framed.frame, code) {
-            objects.lock(word);
+            let lock = objects.lock(word).filter(|l| l.kind == LockKind::Lock && l.locked);
+            asked.extend(lock.filter(|_| asked.len() < MAX_ASKED).map(|l| l.addr));
         }
         objects.locals(&framed.frame, code);
+    }
+    for lock in asked {
+        for stack in &stacks {
+            inference.rehearse_giver(lock, stack);
+        }
     }
 }

@@ -3,6 +3,7 @@
 use super::gil::{futex_wait, has_timeout};
 use super::locks::{Lock, LockKind, Sleep};
 use super::objects::Objects;
+use super::offsets::FrameLayout;
 use super::place::{Framed, PyStack};
 use crate::facts::ResourceKind;
 use crate::memory::MemoryExt;
@@ -149,6 +150,13 @@ fn on_stack(objects: &Objects<'_>, stack: &PyStack<'_>, sleep: Sleep) -> Option<
 fn by_frames(objects: &Objects<'_>, frames: &[Framed], asleep: &Asleep) -> Option<PyWait> {
     let wait = |wanted, frame, why: String| Some(PyWait { wanted, timeout: false, frame, evidence: vec![why] });
     let top = frames.first()?;
+    if let Asleep::On(lock) = asleep
+        && top.is("threading.py", "_shutdown")
+    {
+        let ident = thread_of_lock(objects, top, lock.addr)?;
+        let why = "threading._shutdown waits for the thread's own lock before the interpreter ends".to_owned();
+        return wait(Wanted::ThreadEnd { ident }, outside(frames, 1), why);
+    }
     let this = top.first_argument(objects)?;
     let kind = objects.type_of(this)?;
     match asleep {
@@ -181,6 +189,21 @@ fn by_frames(objects: &Objects<'_>, frames: &[Framed], asleep: &Asleep) -> Optio
         }
         _ => None,
     }
+}
+
+/// Up to 3.12: the ident of the thread whose `_tstate_lock` this is, looked for among the threads that `threading` keeps in
+/// `_active`.
+fn thread_of_lock(objects: &Objects<'_>, framed: &Framed, lock: Addr) -> Option<u64> {
+    let globals = match &objects.o.frame {
+        FrameLayout::Object(f) => f.globals,
+        FrameLayout::Inline(f) => f.globals,
+    };
+    let globals = objects.addr(framed.frame.addr, globals).ok().filter(|g| !g.is_null())?;
+    let entries = objects.dict(globals).ok()?;
+    let (_, active) = entries.into_iter().find(|(name, _)| objects.string_is(*name, "_active"))?;
+    let threads = objects.dict(active).ok()?;
+    let (_, thread) = threads.into_iter().find(|(_, t)| objects.attribute(*t, "_tstate_lock") == Some(lock))?;
+    objects.attribute(thread, "_ident").and_then(|i| objects.int(i).ok())
 }
 
 /// The frames of a wait on a condition: whose condition it is.

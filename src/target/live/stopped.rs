@@ -77,6 +77,8 @@ pub struct Released {
     pub pause: Duration,
     /// Lines for the report.
     pub warnings: Vec<String>,
+    /// Whether the pause ended before all was read.
+    pub cut_short: bool,
     /// System calls made while anything was held.
     pub syscalls_in_pause: u64,
     /// The mappings, where they are no longer those read before the stop.
@@ -235,6 +237,7 @@ impl<'a> Stopped<'a> {
             threads,
             pause: ended.map(|e| e.pause).unwrap_or_default(),
             warnings,
+            cut_short: ended.is_some_and(|e| e.timed_out),
             syscalls_in_pause: if ended.is_some() { calls } else { 0 },
             mappings: now.map(|m| m.to_vec()),
         }
