@@ -455,12 +455,20 @@ fn a_process_and_its_thread_are_one_process() {
 fn a_pause_without_time_is_a_partial_answer() {
     let scratch = Scratch::new("bad-input-no-time");
     let program = start("idle-pool", &scratch);
-    for _ in 0..3 {
-        let said = attach(&program.pid.to_string(), &["--json", "--max-pause", "0"]);
+    // A fast machine may read all of it before the limit is looked at: then nothing is missing, and nothing is said.
+    let mut cut = 0;
+    for _ in 0..100 {
+        let said = attach(&program.pid.to_string(), &["--json", "--samples", "1", "--max-pause", "0"]);
         let report = is_refused_or_partial(&said).expect("a report");
-        assert_eq!(said.code(), 4, "{}", headline(&said));
-        assert!(warnings(&report).contains("the pause reached its limit"), "{}", warnings(&report));
+        let said_why = warnings(&report);
+        let limited = ["the pause reached its limit", "did not come to a stop"].iter().any(|w| said_why.contains(w));
+        assert_eq!(said.code(), if limited { 4 } else { 0 }, "{} {}", headline(&said), warnings(&report));
+        cut += usize::from(limited);
+        if cut == 3 {
+            break;
+        }
     }
+    assert!(cut > 0, "no pause of 100 reached its limit of no time at all");
     program.is_unharmed().expect("it runs on");
 }
 

@@ -31,6 +31,9 @@ pub fn sample_names() -> Vec<String> {
 /// Builds one sample into `target/samples/{host,oldest}/NAME`: `program.c` and `program.cpp` become `program`, `lib*.c` and
 /// `lib*.cpp` shared objects; `program.py` is copied. What is newer than its sources stays. The directory.
 pub fn build(name: &str, flags: &[String], toolchain: Toolchain, oldest: Option<&Root>) -> Result<PathBuf, String> {
+    // two tests of one program want the same sample at once: the second must not take the first's half-made one
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let sources = home().join("samples").join(name);
     let kind = if toolchain == Toolchain::Host { "host" } else { "oldest" };
     let into = home().join("target/samples").join(kind).join(name);
