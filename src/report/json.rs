@@ -2,7 +2,7 @@
 
 use super::Case;
 use super::frames::{FrameKind, Frames, Named};
-use crate::facts::{Evidence, GilRole, Hold, Holder, ResourceId, Timeout, Wait};
+use crate::facts::{Evidence, GilRole, Hold, Holder, ResourceId, ResourceKind, Timeout, Wait};
 use crate::graph::display_name;
 use crate::snapshot::Snapshot;
 use crate::units::{ProcessIx, ThreadRef, harmless};
@@ -243,10 +243,13 @@ impl Ids {
                 threads.insert(ThreadRef { process: ProcessIx(p), thread: t }, id);
             }
         }
-        // what nobody waits for and nobody holds is no node of the graph
+        // what nobody waits for and nobody holds is no node of the graph; tasks are told all the same, with what they await
         let mut resources = BTreeMap::new();
-        for id in case.graph.resources.keys() {
-            if case.graph.waiters(*id).next().is_some() || !case.graph.holders(*id).is_empty() {
+        for (id, resource) in &case.graph.resources {
+            if resource.kind == ResourceKind::PythonTask
+                || case.graph.waiters(*id).next().is_some()
+                || !case.graph.holders(*id).is_empty()
+            {
                 let name = format!("r{}", resources.len() + 1);
                 resources.insert(*id, name);
             }

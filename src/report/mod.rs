@@ -7,6 +7,7 @@ mod frames;
 pub mod json;
 mod paint;
 mod stacks;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod text;

@@ -6,6 +6,7 @@ use super::crowd;
 use super::frames::Frames;
 use super::paint::{Pen, Style, unbroken};
 use super::stacks::{self, Mark};
+use super::tasks;
 use crate::facts::{Certainty, Evidence, Hold, Holder, ResourceId, ResourceKind, Timeout, Wait};
 use crate::graph::Step;
 use crate::units::{ThreadRef, Tid};
@@ -64,6 +65,7 @@ pub fn text(case: &Case<'_>, options: &TextOptions) -> String {
     out += &page.orphans();
     out += &page.stalls();
     out += &page.everyone_else();
+    out += &tasks::list(&page);
     out += &page.warnings();
     out
 }
@@ -129,7 +131,7 @@ impl Page<'_> {
         out
     }
 
-    fn title(&self, text: &str) -> String {
+    pub(super) fn title(&self, text: &str) -> String {
         format!("\n{}\n", self.pen.ink(Style::Title, text))
     }
 

@@ -59,6 +59,9 @@ fn alone(look: &Look<'_>, voice: &Voice<'_>, step: Step) -> String {
     if look.graph.resource(id).is_some_and(|r| r.kind == ResourceKind::WorkerPool) {
         return format!("waits for work that is queued in {}, and is its only worker", voice.name(id));
     }
+    if look.graph.resource(id).is_some_and(|r| r.kind == ResourceKind::PythonTask) {
+        return "runs an event loop whose tasks all wait for each other".to_owned();
+    }
     let mine = || look.facts.tasks.iter().filter(|t| t.thread == Some(step.thread));
     if mine().any(|t| t.completes.contains(&id)) {
         return format!("{waits}, which only its own event loop can complete");
@@ -98,7 +101,9 @@ fn orphan(verdict: &Verdict, voice: &Voice<'_>) -> String {
         (_, 0) => "is held by nobody who could let go".to_owned(),
         (_, tid) => format!("is held by tid {tid}, which is no thread of this process"),
     };
-    let held = frozen.unwrap_or(held);
+    let task = voice.resource(orphan.resource).is_some_and(|r| r.kind == ResourceKind::PythonTask);
+    let held =
+        if task { "is locked, and no task is left that would release it".to_owned() } else { frozen.unwrap_or(held) };
     format!("ORPHANED LOCK, {}: {} {held}; {who} for ever", sure(Some(orphan.certainty)), voice.name(orphan.resource))
 }
 

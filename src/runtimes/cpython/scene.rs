@@ -2,6 +2,7 @@
 
 use super::census::Census;
 use super::entered;
+use super::event_loops::EventLoops;
 use super::executors::{Pool, find_pools};
 use super::holds::{Holds, Witnessed};
 use super::inferred::{Inference, Probable};
@@ -10,7 +11,6 @@ use super::names::Names;
 use super::objects::Objects;
 use super::place::{Framed, Places, PyStack};
 use super::waits::{PyWait, Wanted, wait_of};
-use super::work::Work;
 use crate::facts::Entered;
 use crate::target::ThreadState;
 use crate::units::Addr;
@@ -32,7 +32,7 @@ pub(super) struct Scene<'a> {
     /// What entered the frames of threads that wait for their own locks, by thread and frame.
     pub entered: HashMap<(usize, usize), Entered>,
     /// Event loops.
-    pub work: Work,
+    pub event_loops: EventLoops,
 }
 
 /// Waiters of one object whose variables are searched for its name.
@@ -67,8 +67,8 @@ impl<'a> Scene<'a> {
         let pools = find_pools(objects, &stacks);
         let names = name_all(objects, &stacks, &witnessed, &waits);
         let entered = entered::find(objects, &stacks, &witnessed, &waits);
-        let work = Work::look(objects, census, stacks.iter().map(|(i, s)| (*i, s.frames.as_slice())));
-        Scene { places, stacks, witnessed, waits, probable, pools, names, entered, work }
+        let event_loops = EventLoops::look(objects, census, stacks.iter().map(|(i, s)| (*i, s.frames.as_slice())));
+        Scene { places, stacks, witnessed, waits, probable, pools, names, entered, event_loops }
     }
 }
 
@@ -173,7 +173,7 @@ pub(super) fn rehearse(objects: &Objects<'_>, census: &Census) {
     for w in &witnessed {
         inference.rehearse(w, stacks.get(w.thread).map_or(&[][..], |s| s.as_slice()));
     }
-    Work::look(objects, census, all);
+    EventLoops::look(objects, census, all);
     let mut asked: BTreeSet<Addr> = BTreeSet::new();
     for framed in stacks.iter().filter_map(|s| s.first()) {
         let Some(code) = &framed.code else { continue };

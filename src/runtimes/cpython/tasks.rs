@@ -84,6 +84,9 @@ pub(super) struct RunningLoop {
     pub at: Addr,
     /// Whether it runs a callback, a task's step above all, rather than waiting for something to do.
     pub in_callback: bool,
+    /// Whether nothing but another thread or a signal can bring it to run a callback: it is in its selector, nothing is
+    /// ready, there is no timer, and no descriptor but its own.
+    pub exhausted: bool,
 }
 
 /// A task that has not ended.
@@ -97,6 +100,14 @@ pub(super) struct Task {
     pub waiter: Option<Addr>,
     /// The frames of its coroutines while it is suspended, innermost first; none while it runs.
     pub frames: Vec<Framed>,
+    /// The object and class whose method the innermost of them is, where it is one of asyncio's.
+    pub method_of: Option<(Addr, String)>,
+    /// Of an `asyncio.Lock` it is about to take: whether that is locked.
+    pub locked: bool,
+    /// The children of the `asyncio.gather` it waits for.
+    pub gathers: Vec<Addr>,
+    /// What it waits for by `asyncio.wait_for`, up to 3.11 a task of its own, or by `asyncio.wait`: locals of these.
+    pub bounds: Vec<Addr>,
 }
 
 /// The event loop that these frames run.
@@ -107,11 +118,24 @@ pub(super) fn loop_of(objects: &Objects<'_>, thread: usize, frames: &[Framed]) -
     };
     let at = frames.iter().position(runs)?;
     let inner = at.checked_sub(1).and_then(|i| frames.get(i));
+    let this = frames.get(at)?.first_argument(objects)?;
+    let selects = inner.is_some_and(|f| f.is("selectors.py", "select"));
     Some(RunningLoop {
         thread,
-        at: frames.get(at)?.first_argument(objects)?,
+        at: this,
         in_callback: inner.is_some_and(|f| f.is("events.py", "_run")),
+        exhausted: selects && has_nothing_to_do(objects, this),
     })
+}
+
+fn has_nothing_to_do(objects: &Objects<'_>, event_loop: Addr) -> bool {
+    let size = |name: &str, kind: &str| {
+        let container = objects.attribute(event_loop, name).filter(|c| objects.is(*c, kind))?;
+        objects.size(container)
+    };
+    let selector = objects.attribute(event_loop, "_selector");
+    let watched = selector.and_then(|s| objects.dict(objects.attribute(s, "_fd_to_key")?).ok()).map(|d| d.len());
+    size("_ready", "collections.deque") == Some(0) && size("_scheduled", "list") == Some(0) && watched == Some(1)
 }
 
 /// The tasks of all interpreters that have not ended. `busy` are the frames that threads run.
@@ -180,12 +204,32 @@ fn read_task(objects: &Objects<'_>, codes: &mut Codes, busy: &HashSet<Addr>, at:
         "int" => objects.int(n).ok().map(|n| format!("Task-{n}")),
         _ => None,
     });
+    let waiter = some(a.task_waiter);
+    let frames = some(a.task_coro).map(|c| coroutine_frames(objects, codes, busy, c)).unwrap_or_default();
+    let asyncio = |f: &&Framed| f.code.as_ref().is_some_and(|c| c.file.contains("/asyncio/"));
+    let top = frames.first().filter(asyncio);
+    let method_of = top.and_then(|f| {
+        let this = f.first_argument(objects)?;
+        Some((this, objects.type_of(this)?.name.clone()))
+    });
+    let takes = top.is_some_and(|f| f.is("locks.py", "acquire"));
+    let lock = method_of.as_ref().filter(|(_, class)| takes && class == "Lock").map(|(at, _)| *at);
+    let is_true = |v: Addr| objects.is(v, "bool") && objects.int(v) == Ok(1);
+    let gathering = waiter.filter(|w| objects.is(*w, "_GatheringFuture"));
+    let children = gathering.and_then(|g| objects.list(objects.attribute(g, "_children")?).ok());
+    let waits = frames.iter().filter(asyncio).filter(|f| f.is("tasks.py", "wait_for") || f.is("tasks.py", "wait"));
+    let bounds =
+        waits.filter_map(|f| Some(objects.locals(&f.frame, f.code.as_ref()?))).flatten().map(|(_, v)| v).collect();
     Some(Task {
         at,
         name: name.unwrap_or_else(|| format!("Task at {at}")),
         event_loop: some(a.task_loop)?,
-        waiter: some(a.task_waiter),
-        frames: some(a.task_coro).map(|c| coroutine_frames(objects, codes, busy, c)).unwrap_or_default(),
+        waiter,
+        locked: lock.and_then(|l| objects.attribute(l, "_locked")).is_some_and(is_true),
+        method_of,
+        gathers: children.unwrap_or_default(),
+        bounds,
+        frames,
     })
 }
 
@@ -325,4 +369,85 @@ fn coroutine_name(objects: &Objects<'_>, coroutine: Addr) -> Option<String> {
     let (frame, _) = read_frame(objects, frame).ok()?;
     let mut codes = Codes::default();
     codes.load_one(objects, frame.code).map(|c| c.function.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::offsets::Offsets;
+    use super::*;
+    use crate::memory::Fake;
+    use crate::memory::WalkEnd;
+
+    const HEAD: u64 = 0x1000;
+    const NODE: u64 = 152;
+    const TASKS: u64 = 880;
+
+    fn interpreter() -> Interpreter {
+        let thread = |addr| super::super::threads::PyThread {
+            addr: Addr(addr),
+            pthread: 1,
+            native: None,
+            frame: Addr::NULL,
+            holds_gil: None,
+            bound_gilstate: None,
+        };
+        Interpreter {
+            addr: Addr(0x10_0000),
+            id: 0,
+            gil: None,
+            own_gil: false,
+            modules: Addr::NULL,
+            threads: vec![thread(HEAD)],
+            end: WalkEnd::Complete,
+        }
+    }
+
+    #[test]
+    fn the_list_of_a_threads_tasks_runs_round() {
+        let o = Offsets::choose((14, None), false, None).unwrap();
+        let mut m = Fake::new();
+        let (a, b) = (0x20_0000, 0x20_1000);
+        m.put_u64(Addr(HEAD + TASKS), a + NODE).put_u64(Addr(a + NODE), b + NODE).put_u64(Addr(b + NODE), HEAD + TASKS);
+        let objects = Objects::new(&m, &o);
+        assert_eq!(listed_tasks(&objects, &interpreter(), NODE, TASKS), [Addr(a), Addr(b)]);
+        // no tasks: the head points at itself
+        m.put_u64(Addr(HEAD + TASKS), HEAD + TASKS);
+        assert!(listed_tasks(&Objects::new(&m, &o), &interpreter(), NODE, TASKS).is_empty());
+        // a list that runs round past its head, and one that breaks off
+        m.put_u64(Addr(HEAD + TASKS), a + NODE).put_u64(Addr(b + NODE), a + NODE);
+        assert_eq!(listed_tasks(&Objects::new(&m, &o), &interpreter(), NODE, TASKS).len(), 2);
+        m.put_u64(Addr(b + NODE), 0x66_0000);
+        assert_eq!(listed_tasks(&Objects::new(&m, &o), &interpreter(), NODE, TASKS).len(), 3);
+    }
+
+    #[test]
+    fn asyncios_own_account_goes_before_the_table() {
+        let mut m = Fake::new();
+        m.put(Addr(0x5000), &[0xff; 104]);
+        m.put_u64(Addr(0x5000 + OWN_TASK_NODE), 160);
+        let mut o = Offsets::choose((14, None), false, None).unwrap().asyncio;
+        let before = o.clone();
+        o.correct(&m, Addr(0x5000));
+        assert_eq!((o.task_node, o.task_coro), (Some(160), before.task_coro), "nonsense is no account");
+        o.correct(&m, Addr(0x9000));
+        assert_eq!(o.task_node, Some(160), "an account that cannot be read changes nothing");
+    }
+
+    #[test]
+    fn a_task_that_is_none_is_none() {
+        let o = Offsets::choose((11, None), false, None).unwrap();
+        let mut m = Fake::new();
+        m.put(Addr(0x100), &[0; 1024]).put(Addr(0x800), &[0; 64]).put(Addr(0x800), b"dict");
+        m.put_u64(Addr(0x100 + 24), 0x800).put(Addr(0x1000), &[0; 256]).put_u64(Addr(0x1008), 0x100);
+        let objects = Objects::new(&m, &o);
+        let mut codes = Codes::default();
+        assert!(read_task(&objects, &mut codes, &HashSet::new(), Addr(0x1000)).is_none());
+        // of the right type, but it has ended (its state is 2)
+        m.put(Addr(0x800), b"_asyncio.Task").put_u32(Addr(0x1000 + 88), 2);
+        assert!(read_task(&Objects::new(&m, &o), &mut codes, &HashSet::new(), Addr(0x1000)).is_none());
+        m.put_u32(Addr(0x1000 + 88), 0).put_u64(Addr(0x1010), 0x7000);
+        m.put(Addr(0x7000), &[0; 64]).put_u64(Addr(0x7008), 0x100);
+        let task = read_task(&Objects::new(&m, &o), &mut codes, &HashSet::new(), Addr(0x1000)).unwrap();
+        assert_eq!((task.event_loop, task.waiter, task.frames.len()), (Addr(0x7000), None, 0));
+    }
 }

@@ -1,6 +1,7 @@
 //! `dead-owner`: the lock's owner is not a thread of the process any more.
 
 use super::{Pattern, Scene, Shape, Story, frozen};
+use crate::facts::ResourceKind;
 use crate::verdict::voice::capital;
 
 pub(super) const PATTERN: Pattern = Pattern { word: "dead-owner", tell };
@@ -8,6 +9,10 @@ pub(super) const PATTERN: Pattern = Pattern { word: "dead-owner", tell };
 fn tell(scene: &Scene<'_>) -> Option<Story> {
     let Shape::Orphan { resource, owner, waiters } = scene.shape else { return None };
     let voice = scene.voice;
+    // a lock of tasks: of those `pool-self-wait` speaks
+    if scene.kind(resource) == ResourceKind::PythonTask {
+        return None;
+    }
     let first = waiters.first().copied()?;
     let pid = voice.snapshot(first).map(|s| s.process.pid.to_string()).unwrap_or_default();
     let who = if waiters.len() == 1 {

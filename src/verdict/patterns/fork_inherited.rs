@@ -1,6 +1,7 @@
 //! `fork-inherited-lock`: the process was forked while a thread of the parent held the lock; that thread is not here.
 
 use super::{Pattern, Scene, Shape, Story, frozen};
+use crate::facts::ResourceKind;
 use crate::units::{ThreadRef, Tid};
 use crate::verdict::voice::{capital, plain};
 
@@ -11,7 +12,9 @@ fn tell(scene: &Scene<'_>) -> Option<Story> {
     let voice = scene.voice;
     let first = waiters.first().copied()?;
     let snapshot = voice.snapshot(first)?;
-    if snapshot.process.forked != Some(true) || frozen(voice, first, owner).is_some() {
+    // a lock of tasks is nobody's who could stay behind
+    let task = scene.kind(resource) == ResourceKind::PythonTask;
+    if task || snapshot.process.forked != Some(true) || frozen(voice, first, owner).is_some() {
         return None;
     }
     let pid = snapshot.process.pid;

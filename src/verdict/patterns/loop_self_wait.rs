@@ -1,13 +1,16 @@
 //! `pool-self-wait` of event loops: the thread that should run a task waits for it itself, or for a lock it holds.
 
-use super::{Scene, Story};
-use crate::facts::{ResourceId, Task};
+use super::{Scene, Shape, Story};
+use crate::facts::{ResourceId, ResourceKind, Task};
 use crate::graph::Step;
 use crate::verdict::plain;
 use crate::verdict::voice::capital;
 
 /// Tells of a cycle that goes through an event loop.
 pub(super) fn tell(scene: &Scene<'_>) -> Option<Story> {
+    if let Some(story) = of_tasks(scene) {
+        return Some(story);
+    }
     let tasks = &scene.look.facts.tasks;
     let through = |of: fn(&Task) -> &[ResourceId]| {
         scene.steps().iter().find_map(|s| {
@@ -18,6 +21,30 @@ pub(super) fn tell(scene: &Scene<'_>) -> Option<Story> {
     through(|t| &t.completes)
         .map(|(s, t)| of_future(scene, s, t))
         .or_else(|| through(|t| &t.holds).map(|(s, t)| of_lock(scene, s, t)))
+}
+
+/// Tasks that wait for each other, or for a lock whose holder has ended: the decoder's own words say how.
+fn of_tasks(scene: &Scene<'_>) -> Option<Story> {
+    let (id, thread) = match scene.shape {
+        Shape::Cycle([step]) => (step.waits_for, step.thread),
+        Shape::Orphan { resource, waiters, .. } => (resource, *waiters.first()?),
+        _ => return None,
+    };
+    if scene.kind(id) != ResourceKind::PythonTask {
+        return None;
+    }
+    let proofs = scene.look.graph.holders(id).iter().flat_map(|h| h.evidence.first());
+    let words = proofs.map(|e| capital(&e.0).replacen("task", "Task", 1)).next()?;
+    Some(Story {
+        explanation: format!(
+            "{words}. Nothing else is left for the event loop of {} to do: it sleeps, and nobody can go on.",
+            scene.voice.thread(thread)
+        ),
+        advice: "Take asyncio locks in one order, by async with, so that they are released however the task ends; hold none \
+                 while awaiting a task that wants it. asyncio.timeout around the waits makes such a hang an error."
+            .to_owned(),
+        culprit: Some(thread),
+    })
 }
 
 fn suspended(task: &Task) -> String {

@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, HashSet};
 
 /// What was read of it.
 #[derive(Default)]
-pub(super) struct Work {
+pub(super) struct EventLoops {
     pub loops: Vec<RunningLoop>,
     pub tasks: Vec<Task>,
     pub chained: Vec<Chained>,
@@ -37,18 +37,18 @@ pub(super) struct Suspended {
 pub(super) enum Held {
     /// A lock of threads.
     Thread(Lock),
-    /// An asynchronous context manager, an `asyncio.Lock` for one.
-    Async(Addr),
+    /// A context manager that is no lock of threads, an `asyncio.Lock` for one; and its class.
+    Other(Addr, String),
 }
 
-impl Work {
+impl EventLoops {
     /// Reads what there is, by the stacks of all threads.
     pub(super) fn look<'f>(
         objects: &Objects<'_>,
         census: &Census,
         stacks: impl Iterator<Item = (usize, &'f [Framed])> + Clone,
-    ) -> Work {
-        let mut work = Work::default();
+    ) -> EventLoops {
+        let mut work = EventLoops::default();
         let mut awaited: BTreeSet<Addr> = BTreeSet::new();
         for (thread, frames) in stacks.clone() {
             work.loops.extend(loop_of(objects, thread, frames));
@@ -70,6 +70,7 @@ impl Work {
 fn suspended(objects: &Objects<'_>, census: &Census, tasks: &[Task]) -> Vec<Suspended> {
     let holds = Holds::new(objects);
     let inference = Inference::new(objects);
+    let class = |m: Addr| objects.type_of(m).map(|t| t.name.clone()).unwrap_or_default();
     let mut codes = census.codes.borrow_mut();
     let mut out = Vec::new();
     for (task, t) in tasks.iter().enumerate() {
@@ -80,7 +81,7 @@ fn suspended(objects: &Objects<'_>, census: &Census, tasks: &[Task]) -> Vec<Susp
                 holds.follow(block.manager, inner, &mut codes, 0, &mut |lock, via| found.push((lock, via)));
                 let line = block.line;
                 if found.is_empty() {
-                    out.push(Suspended { task, frame, line, held: Held::Async(block.manager) });
+                    out.push(Suspended { task, frame, line, held: Held::Other(block.manager, class(block.manager)) });
                 }
                 for (lock, via) in found {
                     let mut w = Witnessed { thread: 0, lock, frame, line, via, doubt: None };

@@ -1,10 +1,10 @@
 //! Event loops as facts: the future of a task is held by the thread that runs the task's loop, and so is a lock that a
 //! suspended task took.
 
+use super::event_loops::Held;
 use super::facts::Telling;
 use super::place::Framed;
 use super::tasks::{RunningLoop, Task};
-use super::work::Held;
 use crate::facts::{
     self, Certainty, Evidence, Facts, Hold, Holder, Mode, Reentrancy, Resource, ResourceId, ResourceKind, Wakers,
 };
@@ -19,6 +19,7 @@ impl Telling<'_> {
         self.tell_tasks(facts);
         self.tell_suspended(facts);
         self.tell_chained(facts);
+        self.tell_rings(facts);
     }
 
     pub(super) fn at(&self, addr: Addr) -> ResourceId {
@@ -27,7 +28,7 @@ impl Telling<'_> {
 
     /// The thread that runs a loop.
     pub(super) fn runner(&self, event_loop: Addr) -> Option<&RunningLoop> {
-        self.scene.work.loops.iter().find(|l| l.at == event_loop)
+        self.scene.event_loops.loops.iter().find(|l| l.at == event_loop)
     }
 
     /// `fetch (client.py:12)`.
@@ -39,7 +40,7 @@ impl Telling<'_> {
 
     /// Tells of every task: in the order of the work's tasks.
     fn tell_tasks(&self, facts: &mut Facts) {
-        for (i, task) in self.scene.work.tasks.iter().enumerate() {
+        for (i, task) in self.scene.event_loops.tasks.iter().enumerate() {
             let own = task.frames.iter().find(|f| f.code.as_ref().is_some_and(|c| !c.file.contains("/asyncio/")));
             let place = own.or(task.frames.first()).and_then(|f| self.place(f));
             let thread = self.runner(task.event_loop).map(|l| self.thread(l.thread));
@@ -71,21 +72,20 @@ impl Telling<'_> {
 
     /// What a task waits for, in words.
     fn awaits(&self, task: &Task) -> Option<String> {
-        let work = &self.scene.work;
-        let top = task.frames.first()?;
-        let code = top.code.as_ref()?;
-        let this = top.first_argument(self.objects);
-        let class = this.and_then(|t| self.objects.type_of(t)).map(|t| t.name.clone()).unwrap_or_default();
+        let work = &self.scene.event_loops;
+        let code = task.frames.first()?.code.as_ref()?;
+        let (this, class) = task.method_of.clone().map_or((None, String::new()), |(at, class)| (Some(at), class));
         let asyncio = code.file.contains("/asyncio/");
         match (code.file_name(), code.name.as_str()) {
             ("locks.py", "acquire" | "wait") | ("queues.py", "get" | "put" | "join") if asyncio => {
-                let holder = work.suspended.iter().find(|s| matches!(s.held, Held::Async(m) if Some(m) == this));
+                let holder = work.suspended.iter().find(|s| matches!(s.held, Held::Other(m, _) if Some(m) == this));
                 let holder =
                     holder.and_then(|s| work.tasks.get(s.task)).map(|t| format!(", which task “{}” holds", t.name));
                 let at = this.map(|t| format!(" at {t}")).unwrap_or_default();
                 Some(format!("asyncio.{class}{at}{}", holder.unwrap_or_default()))
             }
             ("tasks.py", "sleep") if asyncio => Some("asyncio.sleep".to_owned()),
+            _ if !task.gathers.is_empty() => Some(format!("asyncio.gather of {}", task.gathers.len())),
             _ => {
                 let waiter = task.waiter?;
                 let other = work.tasks.iter().find(|t| t.at == waiter);
@@ -96,7 +96,7 @@ impl Telling<'_> {
 
     /// Locks of threads that tasks hold while they are suspended: only the loop's thread can go on with those tasks.
     fn tell_suspended(&self, facts: &mut Facts) {
-        let work = &self.scene.work;
+        let work = &self.scene.event_loops;
         for s in &work.suspended {
             let Held::Thread(lock) = &s.held else { continue };
             let Some(task) = work.tasks.get(s.task) else { continue };
@@ -164,7 +164,7 @@ impl Telling<'_> {
 
     /// Futures of coroutines handed to a loop by other threads, or by its own.
     fn tell_chained(&self, facts: &mut Facts) {
-        for chained in &self.scene.work.chained {
+        for chained in &self.scene.event_loops.chained {
             let Some(running) = self.runner(chained.event_loop) else { continue };
             let tid = self.tid(running.thread);
             let mut how = vec![chained.how.clone()];

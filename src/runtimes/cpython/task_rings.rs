@@ -1,0 +1,280 @@
+//! Event loops that have nothing left to do because their tasks wait for each other: each for an `asyncio.Lock` the next one
+//! holds, or for the next one's end; or all for a lock whose holder has ended.
+//!
+//! Said of the loop's thread only where nothing else can bring it to run a callback: no timer, nothing ready, no descriptor
+//! but its own, no task that could still go on. Otherwise it is a note.
+
+use super::event_loops::Held;
+use super::facts::Telling;
+use super::tasks::{RunningLoop, Task};
+use crate::facts::{
+    Certainty, Evidence, Facts, Hold, Holder, Mode, Reentrancy, Resource, ResourceId, ResourceKind, Timeout, Wait,
+    Wakers,
+};
+use crate::units::{Addr, FrameIx, Tid};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Tasks of one ring told by name.
+const MAX_NAMED: usize = 6;
+
+/// What keeps a task from going on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Behind {
+    /// The end of the task at this index, or a lock (its address) that it holds.
+    Task(usize, Option<Addr>),
+    /// A lock that is taken, and that no task is inside of.
+    Lost(Addr),
+}
+
+/// Tasks that wait for each other, each with what it is behind; or all that wait for a lost lock.
+struct Ring {
+    tasks: Vec<(usize, Behind)>,
+    lost: Option<Addr>,
+}
+
+impl Telling<'_> {
+    /// Tells of loops whose tasks wait for each other.
+    pub(super) fn tell_rings(&self, facts: &mut Facts) {
+        for running in &self.scene.event_loops.loops {
+            if !running.in_callback {
+                self.tell_ring(*running, facts);
+            }
+        }
+    }
+
+    fn tell_ring(&self, running: RunningLoop, facts: &mut Facts) {
+        let tasks = &self.scene.event_loops.tasks;
+        let mine: Vec<usize> =
+            (0..tasks.len()).filter(|i| tasks.get(*i).is_some_and(|t| t.event_loop == running.at)).collect();
+        let timed = self.timed(&mine);
+        let behind: BTreeMap<usize, Vec<Behind>> = mine
+            .iter()
+            .filter(|i| !timed.contains(i))
+            .filter_map(|i| Some((*i, self.behind(tasks.get(*i)?))).filter(|(_, b)| !b.is_empty()))
+            .collect();
+        let stuck = stuck(&behind);
+        let Some(Ring { tasks: ring, lost }) = ring_of(&behind, &stuck) else { return };
+        let words = self.ring_words(&ring, lost);
+        let tid = self.tid(running.thread);
+        let all = mine.iter().all(|i| stuck.contains(i));
+        if !all || !running.exhausted {
+            facts.notes.push(format!("in the event loop that thread {tid} runs {words}"));
+            return;
+        }
+        // the lock of the first that waits for one; where all wait for ends, the first task
+        let lock = ring.iter().find_map(|(_, b)| match b {
+            Behind::Task(_, lock) => *lock,
+            Behind::Lost(lock) => Some(*lock),
+        });
+        let Some(at) = lock.or_else(|| ring.first().and_then(|(i, _)| tasks.get(*i)).map(|t| t.at)) else { return };
+        let id = ResourceId::At(self.view.process, at);
+        facts.resources.retain(|r| r.id != id);
+        facts.resources.push(Resource {
+            id,
+            kind: ResourceKind::PythonTask,
+            name: Some(match lock {
+                Some(lock) => format!("the asyncio.Lock at {lock}"),
+                None => "the tasks of its event loop".to_owned(),
+            }),
+            address: Some(at),
+            reentrancy: Reentrancy::Plain,
+            wakers: Wakers::Holders,
+            idle: false,
+        });
+        let holder = match lost {
+            Some(_) => Holder::Gone(self.view.process, Tid(0)),
+            None => Holder::Thread(self.thread(running.thread)),
+        };
+        facts.holds.push(Hold {
+            holder,
+            of: id,
+            mode: Mode::Exclusive,
+            certainty: if lost.is_some() { Certainty::Inferred } else { Certainty::Witnessed },
+            taken_at: None,
+            taken_at_managed: None,
+            evidence: vec![
+                Evidence::new(words),
+                Evidence::new(format!(
+                    "the loop at {} waits in its selector with nothing ready, no timer and no descriptor but its own, and all \
+                     its {} tasks are of those or wait for them",
+                    running.at,
+                    mine.len()
+                )),
+            ],
+        });
+        let (frame, managed_frame) = self.outside_loop(running);
+        facts.waits.push(Wait {
+            thread: self.thread(running.thread),
+            on: id,
+            mode: Mode::Exclusive,
+            timeout: Timeout::None,
+            frame,
+            managed_frame,
+            evidence: vec![Evidence::new(format!("thread {tid} runs that loop: _run_once is on its stack, in select"))],
+        });
+    }
+
+    /// Tasks that a time-out will end: inside `asyncio.timeout` or its like, or waited for by `wait_for`.
+    fn timed(&self, mine: &[usize]) -> BTreeSet<usize> {
+        let work = &self.scene.event_loops;
+        let bounds = |class: &str| ["imeout", "CancelScope", "After"].iter().any(|w| class.contains(w));
+        let inside = work.suspended.iter().filter(|s| matches!(&s.held, Held::Other(_, class) if bounds(class)));
+        let mut out: BTreeSet<usize> = inside.map(|s| s.task).collect();
+        let waited: BTreeSet<Addr> =
+            mine.iter().filter_map(|i| work.tasks.get(*i)).flat_map(|t| t.bounds.iter().copied()).collect();
+        out.extend(mine.iter().copied().filter(|i| work.tasks.get(*i).is_some_and(|t| waited.contains(&t.at))));
+        out
+    }
+
+    /// What keeps a task from going on; empty where that is nothing known.
+    fn behind(&self, task: &Task) -> Vec<Behind> {
+        let work = &self.scene.event_loops;
+        if let (true, Some((lock, _))) = (task.locked, &task.method_of) {
+            let inside = work.suspended.iter().filter(|s| matches!(&s.held, Held::Other(m, _) if m == lock));
+            let holders: Vec<usize> = inside.map(|s| s.task).collect();
+            return match holders.as_slice() {
+                [one] => vec![Behind::Task(*one, Some(*lock))],
+                [] => vec![Behind::Lost(*lock)],
+                _ => Vec::new(),
+            };
+        }
+        let index = |at: Addr| work.tasks.iter().position(|t| t.at == at);
+        if let Some(other) = task.waiter.and_then(index) {
+            return vec![Behind::Task(other, None)];
+        }
+        // asyncio.gather ends when all its children have ended, or one has failed
+        task.gathers.iter().copied().filter_map(index).map(|i| Behind::Task(i, None)).collect()
+    }
+
+    /// The frames of the program that ran the loop.
+    fn outside_loop(&self, running: RunningLoop) -> (FrameIx, Option<u32>) {
+        let frames = self.scene.stacks.get(&running.thread).map_or(&[][..], |s| s.frames.as_slice());
+        let runs = frames.iter().position(|f| f.is("base_events.py", "_run_once")).unwrap_or(0);
+        let own = |f: &super::place::Framed| f.code.as_ref().is_some_and(|c| !c.file.contains("/asyncio/"));
+        let at = frames.iter().skip(runs).position(own).map_or(runs, |i| runs + i);
+        let native = self.natives.get(&running.thread).and_then(|n| n.get(at).copied().flatten());
+        (native.or_else(|| self.innermost_loop(running.thread)).unwrap_or(FrameIx(0)), u32::try_from(at).ok())
+    }
+
+    /// `task “a” holds the asyncio.Lock at 0x… (taken in both (x.py:4)) and waits for …`.
+    fn ring_words(&self, ring: &[(usize, Behind)], lost: Option<Addr>) -> String {
+        let work = &self.scene.event_loops;
+        let name = |i: usize| work.tasks.get(i).map_or_else(|| "?".to_owned(), |t| format!("task “{}”", t.name));
+        let place = |i: usize| {
+            let own = |f: &&super::place::Framed| f.code.as_ref().is_some_and(|c| !c.file.contains("/asyncio/"));
+            let framed = work.tasks.get(i).and_then(|t| t.frames.iter().find(own));
+            framed.and_then(|f| self.place(f)).map(|p| format!(", in {p},")).unwrap_or_default()
+        };
+        let parts: Vec<String> = ring
+            .iter()
+            .take(MAX_NAMED)
+            .map(|(i, b)| match b {
+                Behind::Task(j, Some(lock)) => {
+                    format!("{}{} waits for the asyncio.Lock at {lock}, which {} holds", name(*i), place(*i), name(*j))
+                }
+                Behind::Task(j, None) => format!("{}{} waits for the end of {}", name(*i), place(*i), name(*j)),
+                Behind::Lost(lock) => format!(
+                    "{}{} waits for the asyncio.Lock at {lock}, which is locked though no task is inside an `async with` of it",
+                    name(*i),
+                    place(*i)
+                ),
+            })
+            .collect();
+        let more = if ring.len() > MAX_NAMED { ", and so on round" } else { "" };
+        let tail =
+            if lost.is_some() { ": the task that took it has ended, or took it without `async with`" } else { "" };
+        format!("{}{more}{tail}", parts.join(", and "))
+    }
+}
+
+/// The greatest set of tasks each of which waits only for tasks of the set, or for a lock nobody will release.
+fn stuck(behind: &BTreeMap<usize, Vec<Behind>>) -> BTreeSet<usize> {
+    let mut stuck: BTreeSet<usize> = behind.keys().copied().collect();
+    loop {
+        // one that cannot end is enough: each of them must
+        let holds_up = |b: &Behind| match b {
+            Behind::Task(j, _) => stuck.contains(j),
+            Behind::Lost(_) => true,
+        };
+        let free: Vec<usize> =
+            behind.iter().filter(|(i, b)| stuck.contains(i) && !b.iter().any(holds_up)).map(|(i, _)| *i).collect();
+        if free.is_empty() {
+            return stuck;
+        }
+        for i in free {
+            stuck.remove(&i);
+        }
+    }
+}
+
+/// A ring among the stuck tasks, or the ones that wait for a lost lock: each with what it is behind.
+fn ring_of(behind: &BTreeMap<usize, Vec<Behind>>, stuck: &BTreeSet<usize>) -> Option<Ring> {
+    let next = |i: &usize| {
+        behind.get(i)?.iter().copied().find(|b| match b {
+            Behind::Task(j, _) => stuck.contains(j),
+            Behind::Lost(_) => true,
+        })
+    };
+    let mut seen: Vec<(usize, Behind)> = Vec::new();
+    let mut at = *stuck.first()?;
+    loop {
+        let b = next(&at)?;
+        if let Some(from) = seen.iter().position(|(i, _)| *i == at) {
+            let mut ring = seen.split_off(from);
+            let first = ring.iter().enumerate().min_by_key(|(_, (i, _))| *i).map_or(0, |(n, _)| n);
+            ring.rotate_left(first);
+            return Some(Ring { tasks: ring, lost: None });
+        }
+        seen.push((at, b));
+        match b {
+            Behind::Task(j, _) => at = j,
+            Behind::Lost(lock) => {
+                let waits = |i: &usize| behind.get(i).is_some_and(|b| b.contains(&Behind::Lost(lock)));
+                let waiters = stuck.iter().copied().filter(waits).map(|i| (i, Behind::Lost(lock)));
+                return Some(Ring { tasks: waiters.collect(), lost: Some(lock) });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn behind(edges: &[(usize, usize)], lost: &[usize]) -> BTreeMap<usize, Vec<Behind>> {
+        let mut out: BTreeMap<usize, Vec<Behind>> = BTreeMap::new();
+        for (i, j) in edges {
+            out.entry(*i).or_default().push(Behind::Task(*j, None));
+        }
+        for i in lost {
+            out.entry(*i).or_default().push(Behind::Lost(Addr(0x77)));
+        }
+        out
+    }
+
+    #[test]
+    fn a_ring_and_those_behind_it() {
+        // 0 gathers 2 and 3, which wait for each other; 4 waits for 5, of which nothing is known
+        let b = behind(&[(0, 3), (0, 2), (2, 3), (3, 2), (4, 5)], &[]);
+        let s = stuck(&b);
+        assert_eq!(s, BTreeSet::from([0, 2, 3]));
+        let Ring { tasks: ring, lost } = ring_of(&b, &s).unwrap();
+        assert_eq!((ring.iter().map(|(i, _)| *i).collect::<Vec<_>>(), lost), (vec![2, 3], None));
+    }
+
+    #[test]
+    fn a_chain_that_ends_in_a_task_that_runs_is_no_ring() {
+        let b = behind(&[(0, 1), (1, 2)], &[]);
+        assert!(stuck(&b).is_empty());
+        assert!(ring_of(&b, &stuck(&b)).is_none());
+    }
+
+    #[test]
+    fn a_lost_lock_keeps_all_that_wait_for_it() {
+        let b = behind(&[(0, 1)], &[1, 2]);
+        let s = stuck(&b);
+        assert_eq!(s.len(), 3);
+        let Ring { tasks: waiters, lost } = ring_of(&b, &s).unwrap();
+        assert_eq!((waiters.len(), lost), (2, Some(Addr(0x77))));
+    }
+}
