@@ -56,8 +56,10 @@ impl Memory for Damaged<'_> {
             bytes.copy_from_slice(&new.to_le_bytes());
         }
         if first > at.0 && mix(at.0 ^ self.seed).is_multiple_of(self.one_in) {
-            // small fields too
-            buf[0] ^= 1 << (self.seed % 8);
+            // small fields too; a string without a byte has none
+            if let Some(byte) = buf.first_mut() {
+                *byte ^= 1 << (self.seed % 8);
+            }
         }
         Ok(())
     }
