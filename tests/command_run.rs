@@ -220,13 +220,17 @@ fn what_the_command_leaves_running_is_left_alone_when_it_ends() {
 }
 
 /// Types `keys` at a terminal where `hangscope run` is, once CMD has said "ready"; all that the terminal showed.
+///
+/// `script` gives the command to `$SHELL -c`. That shell must not stay beside hangscope in the terminal's foreground
+/// group: dash would, and would die of the same keys. So it is always `/bin/sh`, and it `exec`s.
 fn at_a_terminal(command: &str, keys: &[u8]) -> Option<String> {
     if !Path::new("/usr/bin/script").exists() {
         eprintln!("skipped: needs script (bsdutils)");
         return None;
     }
     let mut script = Command::new("/usr/bin/script")
-        .args(["-qec", command, "/dev/null"])
+        .args(["-qec", &format!("exec {command}"), "/dev/null"])
+        .env("SHELL", "/bin/sh")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
