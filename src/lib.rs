@@ -10,6 +10,20 @@
 //! module that knows all the rooms. `tests/floorplan.rs` holds the table of who may import whom.
 
 #![deny(unsafe_code)]
+// what comes from a target is hostile: nothing in the library may panic on it (tests may)
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::string_slice,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::todo,
+        clippy::unimplemented
+    )
+)]
 
 pub mod arch;
 pub mod cli;

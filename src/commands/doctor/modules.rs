@@ -52,7 +52,7 @@ pub fn of(pid: i32) -> Vec<Module> {
     let mut modules: Vec<Module> = Vec::new();
     for line in maps.lines() {
         let executable = line.split(' ').nth(1).is_some_and(|p| p.contains('x'));
-        let Some(path) = line.find('/').map(|at| &line[at..]).filter(|_| executable) else { continue };
+        let Some(path) = line.find('/').and_then(|at| line.get(at..)).filter(|_| executable) else { continue };
         if modules.iter().all(|m| m.path != path) {
             let range = line.split(' ').next().unwrap_or_default();
             modules.push(look_at(pid, path, range));

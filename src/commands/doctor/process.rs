@@ -66,7 +66,7 @@ fn states_of(pid: i32) -> String {
             tasks
                 .flatten()
                 .filter_map(stat)
-                .filter_map(|s| s[s.rfind(')')? + 1..].trim_start().chars().next())
+                .filter_map(|s| s.get(s.rfind(')')? + 1..)?.trim_start().chars().next())
                 .collect()
         })
         .unwrap_or_default();
@@ -142,7 +142,7 @@ fn namespace(pid: i32, status: &str) -> Option<Check> {
 
 /// The paths of mapped files, each once.
 fn files(maps: &str) -> Vec<&str> {
-    let mut paths: Vec<&str> = maps.lines().filter_map(|l| l.find('/').map(|at| &l[at..])).collect();
+    let mut paths: Vec<&str> = maps.lines().filter_map(|l| l.find('/').and_then(|at| l.get(at..))).collect();
     paths.dedup();
     paths
 }
@@ -168,7 +168,7 @@ fn python(maps: &str) -> Option<Check> {
     let minor = |name: &str| -> Option<u32> {
         let at = name.find("python3.")? + "python3.".len();
         let rest = name.get(at..)?;
-        rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len())].parse().ok()
+        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
     };
     let names: Vec<&str> = paths.iter().filter_map(|p| Path::new(p).file_name()?.to_str()).collect();
     let found = names.iter().find(|n| n.starts_with("libpython3.") || n.starts_with("python3."))?;

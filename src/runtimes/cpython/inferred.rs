@@ -244,7 +244,8 @@ impl<'a> Inference<'a> {
 fn find_calls(objects: &Objects<'_>, code: &Code) -> Option<Vec<Call>> {
     let o = objects.o;
     let names = objects.tuple(objects.addr(code.addr, o.code_names).ok()?).ok()?;
-    let index_of = |text: &str| names.iter().position(|n| objects.string_is(*n, text)).map(|i| i as u32);
+    let index_of =
+        |text: &str| names.iter().position(|n| objects.string_is(*n, text)).and_then(|i| u32::try_from(i).ok());
     let (acquire, release) = (index_of("acquire"), index_of("release"));
     if acquire.is_none() && release.is_none() {
         return None;

@@ -147,14 +147,14 @@ impl<'a> Objects<'a> {
         let text = match width {
             1 if ascii => String::from_utf8_lossy(&bytes).into_owned(),
             1 => bytes.iter().map(|b| char::from(*b)).collect(),
-            2 => bytes
-                .chunks_exact(2)
-                .map(|c| char::from_u32(u32::from(u16::from_le_bytes([c[0], c[1]]))).unwrap_or('\u{fffd}'))
-                .collect(),
-            _ => bytes
-                .chunks_exact(4)
-                .map(|c| char::from_u32(u32::from_le_bytes([c[0], c[1], c[2], c[3]])).unwrap_or('\u{fffd}'))
-                .collect(),
+            2 => {
+                let (units, _) = bytes.as_chunks::<2>();
+                units.iter().map(|c| char_of(u16::from_le_bytes(*c).into())).collect()
+            }
+            _ => {
+                let (units, _) = bytes.as_chunks::<4>();
+                units.iter().map(|c| char_of(u32::from_le_bytes(*c))).collect()
+            }
         };
         Ok(text)
     }
@@ -243,8 +243,8 @@ impl<'a> Objects<'a> {
             .memory
             .read_vec(object.offset(self.o.int_digits.cast_signed()), usize::try_from(digits * 4).unwrap_or(0))?;
         let mut value: u128 = 0;
-        for (i, d) in bytes.chunks_exact(4).enumerate() {
-            let digit = u128::from(u32::from_le_bytes([d[0], d[1], d[2], d[3]]));
+        for (i, d) in bytes.as_chunks::<4>().0.iter().enumerate() {
+            let digit = u128::from(u32::from_le_bytes(*d));
             if digit >= 1 << 30 {
                 return Err(not);
             }
@@ -369,6 +369,11 @@ impl<'a> Objects<'a> {
         let entries = self.attributes(object).ok()?;
         entries.into_iter().find(|(k, _)| self.string_is(*k, name)).map(|(_, v)| v)
     }
+}
+
+/// A character by its number; what is none is shown as such.
+fn char_of(number: u32) -> char {
+    char::from_u32(number).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
 /// The little-endian words of `bytes`.
