@@ -166,6 +166,19 @@ fn a_kernel_core_is_read() {
     let running = hang(dir.path(), &program, None);
     let Some(file) = kernel_core(dir.path(), running) else { return };
     check(&open(&file), &program);
+    // as systemd and people keep them
+    for packer in ["gzip", "xz", "zstd", "lz4"] {
+        let packed = file.with_file_name(format!("core.{packer}"));
+        let to = std::fs::File::create(&packed).expect("a file");
+        match Command::new(packer).args(["-1", "-c"]).arg(&file).stdout(to).status() {
+            Ok(done) => assert!(done.success()),
+            Err(_) => {
+                println!("skipped: needs {packer}");
+                continue;
+            }
+        }
+        check(&open(&packed), &program);
+    }
 }
 
 #[test]

@@ -39,10 +39,15 @@ const PLAN: &[Room] = &[
         name: "elf",
         imports: &["units", "arch", "memory"],
         items: &[],
-        crates: &["object", "gimli", "addr2line", "lzma_rs", "flate2", "cpp_demangle", "rustc_demangle"],
+        crates: &["object", "gimli", "addr2line", "lzma_rs", "flate2", "ruzstd", "cpp_demangle", "rustc_demangle"],
     },
     Room { name: "layout", imports: &["units", "memory", "elf"], items: &[], crates: &["gimli", "serde", "toml"] },
-    Room { name: "target", imports: &["units", "arch", "memory"], items: &[], crates: &["nix", "procfs", "goblin"] },
+    Room {
+        name: "target",
+        imports: &["units", "arch", "memory"],
+        items: &[],
+        crates: &["nix", "procfs", "goblin", "flate2", "lz4_flex", "lzma_rs", "ruzstd", "tempfile"],
+    },
     Room { name: "snapshot", imports: &["units", "arch", "memory", "elf", "target"], items: &[], crates: &[] },
     Room {
         name: "unwind",

@@ -129,6 +129,14 @@ fn by_build_id() {
             let root = split.to_build_id_directory();
             split.assert_found(&root, true);
         }
+        let split = split("by_build_id", &["-g"]);
+        let debug = split.debug.display().to_string();
+        let packed = Command::new("objcopy").args(["--compress-debug-sections=zstd", &debug]).status();
+        if packed.is_ok_and(|s| s.success()) {
+            split.assert_found(&split.to_build_id_directory(), true);
+        } else {
+            println!("skipped: needs an objcopy that knows zstd (binutils 2.40)");
+        }
     }
 }
 

@@ -11,8 +11,9 @@ use std::ops::Range;
 const SECTION_BOUND: u64 = 2 << 30;
 /// Bytes of `.gnu_debugdata` once decompressed, at most; the largest seen is 3 MiB.
 const MINI_BOUND: usize = 128 << 20;
-/// `ELFCOMPRESS_ZLIB`.
+/// `ELFCOMPRESS_ZLIB` and `ELFCOMPRESS_ZSTD` (ELF gABI, section compression).
 const ZLIB: u32 = 1;
+const ZSTD: u32 = 2;
 /// Bytes of an ELF64 compression header.
 const CHDR: usize = 24;
 
@@ -42,13 +43,17 @@ impl Part {
         }
         let compressed = bytes.get(range)?;
         let size = u64_at(compressed, 8)?;
-        // deflate cannot do better than 1 : 1032
-        let possible = size <= SECTION_BOUND && size / 1032 <= compressed.len() as u64;
-        if u32_at(compressed, 0)? != ZLIB || !possible {
+        if size > SECTION_BOUND {
             return None;
         }
-        let mut out = Vec::with_capacity(usize::try_from(size).ok()?);
-        flate2::read::ZlibDecoder::new(compressed.get(CHDR..)?).take(size).read_to_end(&mut out).ok()?;
+        let packed = compressed.get(CHDR..)?;
+        // it grows as it is read: the size is the file's claim
+        let mut out = Vec::new();
+        match u32_at(compressed, 0)? {
+            ZLIB => flate2::read::ZlibDecoder::new(packed).take(size).read_to_end(&mut out).ok()?,
+            ZSTD => ruzstd::decoding::StreamingDecoder::new(packed).ok()?.take(size).read_to_end(&mut out).ok()?,
+            _ => return None,
+        };
         let range = 0..out.len();
         Some(Part { bytes: FileBytes::owned(out), range })
     }

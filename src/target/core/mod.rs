@@ -3,6 +3,7 @@
 //! The file is mapped, not read; a read is a binary search over its segments. What a core does not hold is
 //! [`ReadError::NotInCore`], never a zero and never a neighbour's bytes. Knows nothing of what the bytes mean.
 
+mod compressed;
 mod files;
 mod identity;
 mod maps;
@@ -52,7 +53,7 @@ impl CoreFile {
     /// Opens the core at `path`: maps it and reads its headers and notes.
     ///
     /// # Errors
-    /// [`TargetError::BadCore`] or [`TargetError::WrongArch`], one line each: no such file, a directory, empty, compressed, no ELF, not
+    /// [`TargetError::BadCore`] or [`TargetError::WrongArch`], one line each: no such file, a directory, empty, no ELF, not
     /// a core, another CPU, or without one thread to look at. A truncated or partly damaged core opens with what it has
     /// and says so in [`Target::warnings`].
     pub fn open(path: &Path, options: &CoreOptions) -> Result<CoreFile, TargetError> {
@@ -85,6 +86,7 @@ impl CoreFile {
     /// As [`CoreFile::open`], those of the file system aside.
     pub fn parse(bytes: FileBytes, name: &str, options: &CoreOptions) -> Result<CoreFile, TargetError> {
         let mut warnings = Vec::new();
+        let bytes = compressed::unpack(bytes, name, &mut warnings)?;
         let headers = segments::parse(bytes, name, &mut warnings)?;
         let notes = notes::parse(&headers, &mut warnings);
         let bad = |cause: &str| TargetError::BadCore { path: name.to_owned(), cause: cause.to_owned() };

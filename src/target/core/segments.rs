@@ -67,14 +67,8 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 
 /// What a file that does not begin as ELF is, and how to make a core of it.
 fn foreign(bytes: &[u8], name: &str) -> String {
-    let unpack =
-        |kind: &str, command: &str| format!("it is compressed with {kind}; unpack it first: `{command} {name}`");
     match bytes {
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => unpack("zstd", "zstd -d"),
-        [0x1f, 0x8b, ..] => unpack("gzip", "gzip -dk"),
-        [0x04, 0x22, 0x4d, 0x18, ..] | [0x02, 0x21, 0x4c, 0x18, ..] => unpack("lz4", "lz4 -d"),
-        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => unpack("xz", "xz -dk"),
-        [b'B', b'Z', b'h', ..] => unpack("bzip2", "bzip2 -dk"),
+        [b'B', b'Z', b'h', ..] => format!("it is compressed with bzip2; unpack it first: `bzip2 -dk {name}`"),
         [b'M', b'D', b'M', b'P', ..] => "it is a minidump, not an ELF core".into(),
         _ if bytes.starts_with(b"ProblemType:") => {
             format!("it is an apport report; unpack it first: `apport-unpack {name} DIR`, then open DIR/CoreDump")

@@ -189,10 +189,8 @@ fn each_wrong_file_has_its_line() {
         message(&bytes)
     };
     assert!(message(b"hello").contains("not an ELF file"));
-    assert!(message(&[0x28, 0xb5, 0x2f, 0xfd, 0]).contains("`zstd -d made`"));
-    assert!(message(&[0x1f, 0x8b, 8, 0]).contains("gzip"));
-    assert!(message(&[0x04, 0x22, 0x4d, 0x18]).contains("lz4"));
-    assert!(message(b"\xfd7zXZ\0\0").contains("xz"));
+    assert!(message(&[0x28, 0xb5, 0x2f, 0xfd, 0]).contains("zstd"));
+    assert!(message(b"BZh9").contains("`bzip2 -dk made`"));
     assert!(with(16, &[3, 0]).contains("it is a program or library"));
     assert_eq!(with(18, &[183, 0]), "made is an aarch64 core; hangscope reads 64-bit x86_64 ones");
     assert_eq!(with(18, &[247, 0]), "made is a machine 247 core; hangscope reads 64-bit x86_64 ones");
