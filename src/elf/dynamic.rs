@@ -9,10 +9,14 @@ use crate::memory::{FileBytes, Memory};
 use crate::units::{Addr, PAGE, Vaddr};
 use std::sync::Arc;
 
+const DT_PLTRELSZ: u64 = 2;
 const DT_HASH: u64 = 4;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
+const DT_RELA: u64 = 7;
+const DT_RELASZ: u64 = 8;
 const DT_STRSZ: u64 = 10;
+const DT_JMPREL: u64 = 23;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
 const DT_VERSYM: u64 = 0x6fff_fff0;
 
@@ -24,6 +28,12 @@ const SEGMENT_BOUND: u16 = 256;
 const ENTRY_BOUND: usize = 1 << 12;
 const SYMBOL_BOUND: usize = 1 << 22;
 const STRING_BOUND: u64 = 64 << 20;
+/// Bytes of one relocation (`Elf64_Rela`), and of a table of them believed at most.
+const RELA: usize = 24;
+const RELA_BOUND: u64 = 64 << 20;
+/// `R_X86_64_GLOB_DAT` and `R_X86_64_JUMP_SLOT`: the slot gets the address of a symbol.
+const GLOB_DAT: u64 = 6;
+const JUMP_SLOT: u64 = 7;
 
 /// The tables a dynamic section names, as file addresses.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +44,9 @@ struct Dynamic {
     hash: Option<u64>,
     gnu_hash: Option<u64>,
     versions: Option<u64>,
+    /// Relocations of the procedure linkage table, and all others: where they lie and their bytes.
+    plt_relocations: (u64, u64),
+    relocations: (u64, u64),
 }
 
 impl Dynamic {
@@ -51,6 +64,10 @@ impl Dynamic {
                 DT_HASH => d.hash = Some(to_vaddr(value)),
                 DT_GNU_HASH => d.gnu_hash = Some(to_vaddr(value)),
                 DT_VERSYM => d.versions = Some(to_vaddr(value)),
+                DT_JMPREL => d.plt_relocations.0 = to_vaddr(value),
+                DT_PLTRELSZ => d.plt_relocations.1 = value.min(RELA_BOUND),
+                DT_RELA => d.relocations.0 = to_vaddr(value),
+                DT_RELASZ => d.relocations.1 = value.min(RELA_BOUND),
                 _ => {}
             }
         }
@@ -141,13 +158,36 @@ impl ElfFile {
         Ok(ElfFile::assemble(FileBytes::owned(bytes), headers, extents, bias))
     }
 
-    /// The dynamic symbol table by the dynamic section.
-    pub(super) fn table_by_dynamic(&self, bias: u64) -> Option<Table> {
+    fn dynamic(&self) -> Option<Dynamic> {
         let part = self.headers.dynamic?;
         let size = usize::try_from(part.size).ok()?.min(ENTRY_BOUND * 16);
         let range = self.range_at(Vaddr(part.vaddr), None)?;
         let bytes = self.bytes.get(range)?;
-        let dynamic = Dynamic::parse(bytes.get(..size.min(bytes.len()))?, |v| unrelocated(&self.headers, bias, v))?;
+        let bias = self.pointer_bias;
+        Dynamic::parse(bytes.get(..size.min(bytes.len()))?, |v| unrelocated(&self.headers, bias, v))
+    }
+
+    /// The symbol whose address the loader puts into the slot at `slot` of the global offset table: what a call through the
+    /// procedure linkage table reaches. From the relocations, so whether or not the slot was filled yet.
+    #[must_use]
+    pub fn import_at(&self, slot: Vaddr) -> Option<Arc<str>> {
+        let dynamic = self.dynamic()?;
+        let tables = [dynamic.plt_relocations, dynamic.relocations];
+        let index = tables.into_iter().find_map(|(at, size)| {
+            let range = self.range_at(Vaddr(at), None).filter(|_| size > 0)?;
+            let size = usize::try_from(size).ok()?.min(range.end - range.start);
+            let table = self.bytes.get(range.start..range.start + size)?;
+            table.chunks_exact(RELA).find_map(|entry| {
+                let info = u64_at(entry, 8).filter(|i| matches!(i & 0xffff_ffff, GLOB_DAT | JUMP_SLOT))?;
+                (u64_at(entry, 0)? == slot.0).then_some(info >> 32)
+            })
+        })?;
+        self.own_tables.first()?.name_at(usize::try_from(index).ok()?)
+    }
+
+    /// The dynamic symbol table by the dynamic section.
+    pub(super) fn table_by_dynamic(&self) -> Option<Table> {
+        let dynamic = self.dynamic()?;
         let tail = |vaddr: u64| self.bytes.get(self.range_at(Vaddr(vaddr), None)?);
         let count = symbol_count(&dynamic, tail)?;
         let symbols = self.range_at(Vaddr(dynamic.symbols), None)?;
@@ -237,5 +277,9 @@ fn load_parts<'h>(
     pieces.load(memory, bias, dynamic.strings, dynamic.strings_size, false);
     if let Some(versions) = dynamic.versions {
         pieces.load(memory, bias, versions, (count * 2) as u64, false);
+    }
+    let (at, size) = dynamic.plt_relocations;
+    if size > 0 {
+        pieces.load(memory, bias, at, size.min(rest_of_segment(at)), false);
     }
 }

@@ -90,6 +90,8 @@ pub struct ElfFile {
     headers: Headers,
     extents: Vec<Extent>,
     build_id: Option<Vec<u8>>,
+    /// What was added to the pointers of its dynamic section, if it came from memory.
+    pointer_bias: u64,
     own_tables: Vec<Table>,
     /// Its path as the target names it, and what opens the files that go with it.
     origin: Option<(PathBuf, Arc<dyn DebugFiles>)>,
@@ -121,14 +123,15 @@ impl ElfFile {
         Ok(ElfFile::assemble(bytes, headers, extents, 0))
     }
 
-    /// Puts a file together. `bias`: what was added to the pointers of its dynamic section, if it came from memory.
-    fn assemble(bytes: FileBytes, headers: Headers, extents: Vec<Extent>, bias: u64) -> ElfFile {
+    /// Puts a file together. `pointer_bias`: what was added to the pointers of its dynamic section, if it came from memory.
+    fn assemble(bytes: FileBytes, headers: Headers, extents: Vec<Extent>, pointer_bias: u64) -> ElfFile {
         let own_tables = tables_by_sections(&bytes, &headers);
         let mut file = ElfFile {
             bytes,
             headers,
             extents,
             build_id: None,
+            pointer_bias,
             own_tables,
             origin: None,
             companion: OnceLock::new(),
@@ -141,7 +144,7 @@ impl ElfFile {
         };
         file.build_id = file.find_build_id();
         if file.own_tables.is_empty() {
-            file.own_tables.extend(file.table_by_dynamic(bias));
+            file.own_tables.extend(file.table_by_dynamic());
         }
         file
     }
@@ -338,13 +341,14 @@ impl ElfFile {
     /// [`ElfFile::from_memory`] reads by the page.
     #[must_use]
     pub fn analysis_parts(&self) -> Vec<(Vaddr, &[u8])> {
-        const NAMES: [&str; 10] = [
+        const NAMES: [&str; 11] = [
             ".note.gnu.build-id",
             ".gnu.hash",
             ".hash",
             ".dynsym",
             ".dynstr",
             ".gnu.version",
+            ".rela.plt",
             ".eh_frame_hdr",
             ".eh_frame",
             ".dynamic",

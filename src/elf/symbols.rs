@@ -98,6 +98,12 @@ impl Table {
         Some(without_version(string_at(strings, usize::try_from(raw.name).ok()?)?))
     }
 
+    /// The name of the symbol at `index`, defined here or not.
+    pub(super) fn name_at(&self, index: usize) -> Option<Arc<str>> {
+        let name = self.name(self.raw(index)?).filter(|n| !n.is_empty())?;
+        Some(Arc::from(&*String::from_utf8_lossy(name)))
+    }
+
     /// Whether `raw`'s name is `name`, whatever its version.
     fn is_named(&self, raw: Raw, name: &[u8]) -> bool {
         let Some(at) = usize::try_from(raw.name).ok() else { return false };

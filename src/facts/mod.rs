@@ -3,6 +3,7 @@
 //! Knows nothing of memory or stacks beyond frame numbers.
 
 use crate::units::{Addr, FrameIx, Pid, ProcessIx, ThreadRef, Tid};
+use std::collections::BTreeMap;
 
 mod kinds;
 pub use kinds::ResourceKind;
@@ -247,6 +248,39 @@ pub enum GilRole {
     Waits,
 }
 
+/// A frame whose function has no symbol, by the name its caller called it by.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CalledAs {
+    /// Whose frame.
+    pub thread: ThreadRef,
+    /// Which.
+    pub frame: FrameIx,
+    /// The exported function the call names. What runs is often another one it jumped to.
+    pub function: String,
+}
+
+/// A call of a device's library that a thread is in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceCall {
+    /// The exported function: `hipStreamSynchronize`.
+    pub function: String,
+    /// The outermost of its frames.
+    pub frame: FrameIx,
+}
+
+/// A wait for a device, as far as the host's memory shows how the device gets on.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DeviceWait {
+    /// Whether the thread polls: it uses the CPU, and that is no progress.
+    pub polls: bool,
+    /// Whether what it waits for has happened: it is about to go on.
+    pub over: bool,
+    /// Numbers in host memory that change as the device gets on; empty where none is known.
+    pub pulse: Vec<u64>,
+    /// How the device stands, in sentences without full stops.
+    pub state: Vec<String>,
+}
+
 /// Something that could not be read, and what would mend it. Reported as a warning.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Gap(pub String);
@@ -294,6 +328,12 @@ pub struct Facts {
     pub managed: Vec<(ThreadRef, ManagedThread)>,
     /// Tasks of event loops.
     pub tasks: Vec<Task>,
+    /// Names of frames that have no symbol.
+    pub called: Vec<CalledAs>,
+    /// The calls of device libraries that threads are in, outermost first.
+    pub device_calls: BTreeMap<ThreadRef, Vec<DeviceCall>>,
+    /// What is known of waits for devices.
+    pub devices: BTreeMap<ThreadRef, DeviceWait>,
     /// What is worth knowing but is no part of the graph; said once, like a warning.
     pub notes: Vec<String>,
     /// What could not be read.
@@ -310,6 +350,9 @@ impl Facts {
         self.holds.extend(other.holds);
         self.managed.extend(other.managed);
         self.tasks.extend(other.tasks);
+        self.called.extend(other.called);
+        self.device_calls.extend(other.device_calls);
+        self.devices.extend(other.devices);
         self.notes.extend(other.notes);
         self.gaps.extend(other.gaps);
     }

@@ -467,6 +467,20 @@ impl Layouts {
         static TABLE: OnceLock<Table> = OnceLock::new();
         TABLE.get_or_init(|| embedded(include_str!("../../symbols/frames/glibc.toml")))
     }
+
+    /// What ROCm keeps in host memory, on x86-64.
+    #[must_use]
+    pub fn rocm() -> &'static Table {
+        static TABLE: OnceLock<Table> = OnceLock::new();
+        TABLE.get_or_init(|| embedded(include_str!("../../symbols/layouts/rocm/x86_64.toml")))
+    }
+
+    /// What calls of device libraries mean: HIP, HSA, CUDA, NCCL, Level Zero.
+    #[must_use]
+    pub fn gpu_frames() -> &'static Table {
+        static TABLE: OnceLock<Table> = OnceLock::new();
+        TABLE.get_or_init(|| embedded(include_str!("../../symbols/frames/gpu.toml")))
+    }
 }
 
 /// Parses an embedded file. `tests/tables.rs` proves that all parse; should one not, it is as if it were empty.

@@ -100,15 +100,16 @@ impl<'a> Frames<'a> {
             let place = self.place(t.process.0, snapshot, frame.pc, with_lines);
             let last = place.functions.len().saturating_sub(1);
             for (n, function) in place.functions.iter().enumerate() {
+                let name = function.name.clone().or_else(|| self.voice.called(t, ix));
                 out.push(Named {
                     kind: if n == last { FrameKind::Native } else { FrameKind::Inlined },
-                    function: function.name.clone(),
+                    domain: domain(place.module.as_deref(), name.as_deref()),
+                    function: name,
                     module: place.module.clone(),
                     file: function.file.clone(),
                     line: function.line,
                     pc: Some(frame.pc.addr),
                     trust: Some(frame.trust),
-                    domain: domain(place.module.as_deref(), function.name.as_deref()),
                     native: Some(ix),
                     managed: None,
                     runs_python: mine.is_some() && n == last,
@@ -180,12 +181,16 @@ fn domain(module: Option<&str>, function: Option<&str>) -> Option<&'static str> 
         || module == "python"
     {
         Some("cpython")
-    } else if starts(&["libamdhip64"]) {
+    } else if starts(&["libamdhip64", "libhiprtc", "libamd_comgr", "libroctx64", "libroctracer64", "librocprofiler"]) {
         Some("hip")
     } else if starts(&["libhsa-runtime64", "libhsakmt"]) {
         Some("hsa")
-    } else if starts(&["libcuda.", "libcudart", "libnvrtc"]) {
+    } else if starts(&["libcuda.", "libcudart", "libnvrtc", "libnvidia-ptxjitcompiler", "libcudadebugger"]) {
         Some("cuda")
+    } else if starts(&["libnccl.", "libnccl-", "librccl."]) {
+        Some("nccl")
+    } else if starts(&["libze_"]) {
+        Some("level-zero")
     } else if starts(&["libstdc++", "libgcc_s", "libc++"]) {
         Some("cxx")
     } else if function

@@ -105,8 +105,10 @@ impl Page<'_> {
             }
             parts.push(command.join(" "));
             let notes = self.case.runtimes.get(i).map_or(&[][..], Vec::as_slice);
-            for (name, called) in [("cpython", "CPython"), ("glibc", "glibc"), ("musl", "musl")] {
-                if let Some(note) = notes.iter().find(|n| n.name == name) {
+            for (name, called) in [("cpython", "CPython"), ("rocm", "HIP"), ("glibc", "glibc"), ("musl", "musl")] {
+                // of a device's runtime only a version says that it is there
+                let known = |n: &&crate::facts::RuntimeNote| n.name == name && (name != "rocm" || n.version.is_some());
+                if let Some(note) = notes.iter().find(known) {
                     let version = note.version.as_deref().map(|v| format!(" {}", super::sentence(v)));
                     let build = note.build.filter(|b| *b != "gil").map(|b| format!(" ({b})"));
                     parts.push(format!("{called}{}{}", version.unwrap_or_default(), build.unwrap_or_default()));

@@ -9,6 +9,7 @@ pub mod cpython;
 pub(crate) mod futex;
 pub mod glibc;
 pub mod kernel;
+pub mod rocm;
 
 use crate::arch::Syscall;
 use crate::arch::x86_64::{BYTES_BEFORE_SYSCALL, number_before};
@@ -140,5 +141,5 @@ const CLOCK_NANOSLEEP: u64 = 230;
 /// All runtimes we know. Order does not matter.
 #[must_use]
 pub fn all() -> Vec<&'static dyn Runtime> {
-    vec![&kernel::Kernel, &glibc::Glibc, &cpython::CPython]
+    vec![&kernel::Kernel, &glibc::Glibc, &cpython::CPython, &rocm::Rocm]
 }

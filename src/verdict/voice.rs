@@ -1,6 +1,6 @@
 //! How threads and resources are called in sentences. One voice for headline, explanations and reports.
 
-use crate::facts::{Facts, ManagedThread, Resource, ResourceId, ResourceKind};
+use crate::facts::{DeviceCall, Facts, ManagedThread, Resource, ResourceId, ResourceKind};
 use crate::graph::Graph;
 use crate::snapshot::Snapshot;
 use crate::target::ThreadState;
@@ -17,6 +17,8 @@ pub struct Voice<'a> {
     snapshots: &'a [Snapshot],
     stacks: &'a [Vec<Stack>],
     managed: BTreeMap<ThreadRef, &'a ManagedThread>,
+    called: BTreeMap<(ThreadRef, FrameIx), &'a str>,
+    device_calls: &'a BTreeMap<ThreadRef, Vec<DeviceCall>>,
 }
 
 impl<'a> Voice<'a> {
@@ -31,7 +33,8 @@ impl<'a> Voice<'a> {
                 managed.insert(*thread, m);
             }
         }
-        Voice { graph, snapshots, stacks, managed }
+        let called = facts.called.iter().map(|c| ((c.thread, c.frame), c.function.as_str())).collect();
+        Voice { graph, snapshots, stacks, managed, called, device_calls: &facts.device_calls }
     }
 
     /// The kernel's view of a thread.
@@ -62,9 +65,30 @@ impl<'a> Voice<'a> {
     #[must_use]
     pub fn symbol(&self, t: ThreadRef, frame: FrameIx) -> Option<String> {
         let pc = self.stack(t)?.frames.get(frame.0 as usize)?.pc;
-        let (symbol, _) = self.snapshot(t)?.function_at(pc)?;
+        let Some((symbol, _)) = self.snapshot(t)?.function_at(pc) else { return self.called(t, frame) };
         let name = function_name(&symbol.name);
         (!name.is_empty()).then_some(name)
+    }
+
+    /// Where in a device's library a thread waits, as the end of a sentence: ` in hipModuleLoadData, through
+    /// hsa_code_object_reader_create_from_memory`; nothing where it is in none.
+    #[must_use]
+    pub fn in_device_call(&self, t: ThreadRef) -> String {
+        let calls = self.device_calls.get(&t).map_or(&[][..], Vec::as_slice);
+        let inner = calls.last().filter(|_| calls.len() > 1);
+        match (calls.first(), inner) {
+            (Some(outer), Some(inner)) if inner.function != outer.function => {
+                format!(" in {}, through {}", function_name(&outer.function), function_name(&inner.function))
+            }
+            (Some(outer), _) => format!(" in {}", function_name(&outer.function)),
+            (None, _) => String::new(),
+        }
+    }
+
+    /// What its caller called the function of a native frame that has no symbol.
+    #[must_use]
+    pub fn called(&self, t: ThreadRef, frame: FrameIx) -> Option<String> {
+        self.called.get(&(t, frame)).map(|name| function_name(name))
     }
 
     /// A native frame as `function (file:line)`, as far as that is known: of inlined functions the innermost that is the
@@ -76,7 +100,7 @@ impl<'a> Voice<'a> {
         let lines = snapshot.lines(pc);
         let own = lines.iter().find(|l| !l.file.as_deref().is_some_and(is_std_header)).or(lines.last());
         let described = snapshot.describe(pc);
-        let function = own.and_then(|l| l.function.clone()).or(described.function)?;
+        let function = own.and_then(|l| l.function.clone()).or(described.function).or_else(|| self.called(t, frame))?;
         let function = function_name(&function);
         let file = own.and_then(|l| l.file.as_deref()).map(|f| plain(f.rsplit('/').next().unwrap_or(f)));
         Some(match (file, own.and_then(|l| l.line)) {
@@ -91,7 +115,8 @@ impl<'a> Voice<'a> {
     pub fn own_function(&self, t: ThreadRef, from: FrameIx) -> Option<String> {
         let own = self.own_frame(t, from)?;
         let pc = self.stack(t)?.frames.get(own.0 as usize)?.pc;
-        self.snapshot(t)?.describe(pc).function.map(|name| function_name(&name))
+        let symbol = self.snapshot(t)?.describe(pc).function.map(|name| function_name(&name));
+        symbol.or_else(|| self.called(t, own))
     }
 
     /// The innermost frame of `t` from `from` outwards that belongs to the program and not to the C or C++ library or the

@@ -45,10 +45,11 @@ fn tell(scene: &Scene<'_>) -> Option<Story> {
     );
     if let Some((other, holds)) = other {
         explanation += &format!(
-            " {} holds {} and {}.",
+            " {} holds {} and {}{}.",
             capital(&voice.thread(other.thread)),
             voice.name(holds),
             voice.waits(other.waits_for),
+            voice.in_device_call(other.thread),
         );
     }
     if gil && is_loader_lock(scene.kind(found.held)) {

@@ -327,7 +327,7 @@ impl<'a> Scene<'a> {
             .holding()
             .map(|(step, holds)| {
                 let who = self.voice.thread(step.thread);
-                let waits = self.voice.waits(step.waits_for);
+                let waits = self.voice.waits(step.waits_for) + &self.voice.in_device_call(step.thread);
                 match self.kind(holds) {
                     // nobody "holds" his own end or a signal he might give
                     ResourceKind::ThreadExit | ResourceKind::PythonThread | ResourceKind::PythonFuture => {

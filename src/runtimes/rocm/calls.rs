@@ -1,0 +1,92 @@
+//! The calls of device libraries a thread is in: which frames are theirs, and what each call is named.
+
+use super::call_site::{by_interface, function_called, function_held};
+use crate::layout::{FrameSignature, Layouts};
+use crate::runtimes::View;
+use crate::snapshot::Module;
+use crate::unwind::{Frame, Trust};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// The domain of a module file (`hip`, `hsa`, `cuda`, `nccl`, `level-zero`), if it is a device's library.
+pub(super) fn domain_of(module: &str) -> Option<&'static str> {
+    let of = |frame: &'static FrameSignature| frame.in_module(module).then(|| frame.means.word("domain"))?;
+    Layouts::gpu_frames().frames.iter().find_map(of)
+}
+
+/// Frames of one library in a row, called from outside.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Call {
+    /// The library's domain.
+    pub domain: &'static str,
+    /// Its frames, innermost first.
+    pub frames: Range<usize>,
+    /// The exported function, where its symbol or the call that reached it tells.
+    pub function: Option<String>,
+    /// Whether the outermost frame has no symbol, or another than the function called.
+    pub hidden: bool,
+}
+
+/// Looks threads' frames through; each module once.
+pub(super) struct Calls<'a> {
+    view: &'a View<'a>,
+    domains: RefCell<HashMap<u32, Option<&'static str>>>,
+}
+
+impl<'a> Calls<'a> {
+    pub fn new(view: &'a View<'a>) -> Calls<'a> {
+        Calls { view, domains: RefCell::default() }
+    }
+
+    /// The domain of the module a frame lies in.
+    pub fn domain(&self, frame: &Frame) -> Option<&'static str> {
+        let ix = frame.module?;
+        let look = || self.view.snapshot.module(ix).and_then(|m| domain_of(m.name()));
+        *self.domains.borrow_mut().entry(ix.0).or_insert_with(look)
+    }
+
+    pub fn frames(&self, thread: usize) -> &'a [Frame] {
+        self.view.stacks.get(thread).map_or(&[], |s| s.frames.as_slice())
+    }
+
+    /// The calls of the thread at `index`, innermost first.
+    pub fn of(&self, index: usize) -> Vec<Call> {
+        let frames = self.frames(index);
+        let mut calls = Vec::new();
+        let mut at = 0;
+        while let Some(frame) = frames.get(at) {
+            let Some(domain) = self.domain(frame).filter(|_| frame.trust > Trust::Scan) else {
+                at += 1;
+                continue;
+            };
+            let same = |f: &Frame| f.module == frame.module && f.trust > Trust::Scan;
+            let len = frames.iter().skip(at).take_while(|f| same(f)).count();
+            calls.push(self.call(domain, frames, at..at + len));
+            at += len;
+        }
+        calls
+    }
+
+    fn call(&self, domain: &'static str, frames: &[Frame], range: Range<usize>) -> Call {
+        let view = self.view;
+        let outermost = range.end.checked_sub(1).and_then(|i| frames.get(i));
+        let symbol = outermost.and_then(|f| view.snapshot.function_at(f.pc)).map(|(s, _)| s.name.to_string());
+        let module = outermost.and_then(|f| f.module).and_then(|ix| view.snapshot.module(ix));
+        let caller = frames.get(range.end);
+        let named = caller.filter(|f| f.trust > Trust::Scan && !f.pc.exact);
+        let called = named.and_then(|f| function_called(view, f.pc.addr));
+        let held = || {
+            let module = module.filter(|_| symbol.is_none() && by_interface(view, frames, range.end))?;
+            function_held(view, frames, range.end, module)
+        };
+        let called = called.or_else(held).filter(|c| module.is_some_and(|m| exports(m, c)));
+        let hidden = called.is_some() && symbol.as_deref() != called.as_deref();
+        Call { domain, frames: range, function: called.or(symbol), hidden }
+    }
+}
+
+/// Whether the module defines a symbol of this name: a call of `memcpy` that ended up elsewhere names nothing of it.
+fn exports(module: &Module, name: &str) -> bool {
+    module.find_symbol(name).is_some()
+}
