@@ -304,6 +304,15 @@ pub struct Task {
     pub completes: Vec<ResourceId>,
 }
 
+/// A function of the program that a signal makes a thread run, whatever that waits for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SignalHandler {
+    /// The signal's number.
+    pub signal: u32,
+    /// What the function is called, where that is known.
+    pub function: Option<String>,
+}
+
 /// What a runtime said about itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RuntimeNote {
@@ -334,6 +343,8 @@ pub struct Facts {
     pub device_calls: BTreeMap<ThreadRef, Vec<DeviceCall>>,
     /// What is known of waits for devices.
     pub devices: BTreeMap<ThreadRef, DeviceWait>,
+    /// The handlers of signals an interpreter of the process has. A process that is absent is one of which it is not known.
+    pub handlers: BTreeMap<ProcessIx, Vec<SignalHandler>>,
     /// What is worth knowing but is no part of the graph; said once, like a warning.
     pub notes: Vec<String>,
     /// What could not be read.
@@ -353,6 +364,9 @@ impl Facts {
         self.called.extend(other.called);
         self.device_calls.extend(other.device_calls);
         self.devices.extend(other.devices);
+        for (process, handlers) in other.handlers {
+            self.handlers.entry(process).or_default().extend(handlers);
+        }
         self.notes.extend(other.notes);
         self.gaps.extend(other.gaps);
     }

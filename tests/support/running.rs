@@ -115,7 +115,8 @@ impl Running {
             return Err(format!("left traced or dead: TracerPid {:?}", self.status("TracerPid")));
         }
         for task in std::fs::read_dir(format!("/proc/{}/task", self.pid)).map_err(|e| e.to_string())?.flatten() {
-            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            // a thread may end meanwhile
+            let Ok(stat) = std::fs::read_to_string(task.path().join("stat")) else { continue };
             let state = stat.rsplit(')').next().unwrap_or_default().trim_start().chars().next();
             if !matches!(state, Some('R' | 'S' | 'D' | 'I')) {
                 return Err(format!("thread {} was left in state {state:?}", task.file_name().to_string_lossy()));

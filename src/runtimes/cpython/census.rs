@@ -6,6 +6,7 @@ use super::find::Found;
 use super::frames::{Chain, read_chains};
 use super::gil::{Gil, read_gils};
 use super::objects::Objects;
+use super::signals::read_handlers;
 use super::thread_names::{read_active, read_names};
 use super::threads::{Doubt, Interpreter, read_interpreters};
 use crate::memory::ReadError;
@@ -24,6 +25,8 @@ pub(super) struct Census {
     /// Frames by thread state.
     pub chains: HashMap<Addr, Chain>,
     pub codes: RefCell<Codes>,
+    /// The Python functions that signals run; `None` where it is not known which.
+    pub handlers: Option<Vec<(u32, Addr)>>,
     /// Names by `threading.get_ident()`, one map for each interpreter.
     pub names: Vec<HashMap<u64, String>>,
 }
@@ -49,6 +52,7 @@ impl Census {
             })
             .collect();
         let key = objects.o.runtime_tss_key.and_then(|f| objects.int32(found.runtime, f).ok());
-        Ok(Census { interpreters, key, gils, lost_gils, chains, codes: RefCell::new(codes), names })
+        let handlers = found.handlers.and_then(|table| read_handlers(objects, table));
+        Ok(Census { interpreters, key, gils, lost_gils, chains, codes: RefCell::new(codes), handlers, names })
     }
 }

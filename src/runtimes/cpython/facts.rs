@@ -9,7 +9,7 @@ use super::offsets::{FrameLayout, NoOffsets, Offsets};
 use super::place::PyStack;
 use super::scene::Scene;
 use super::threads::{Doubt, Interpreter};
-use crate::facts::{Facts, Gap, GilRole, ManagedFrame, ManagedThread, RuntimeNote};
+use crate::facts::{Facts, Gap, GilRole, ManagedFrame, ManagedThread, RuntimeNote, SignalHandler};
 use crate::memory::WalkEnd;
 use crate::runtimes::View;
 use crate::units::{FrameIx, ThreadRef, Tid};
@@ -103,11 +103,31 @@ impl Telling<'_> {
             facts.gaps.push(Gap(format!("the GIL at {at} cannot be read: {e}")));
         }
         self.tell_locks(&roles, facts);
+        self.tell_handlers(facts);
         self.tell_work(facts);
         self.tell_frozen(facts);
         for (index, stack) in &self.scene.stacks {
             let thread = self.managed(*index, stack, roles.get(index).copied());
             facts.managed.push((self.thread(*index), thread));
+        }
+    }
+
+    /// The handlers of signals, and the locks that are given back by code which does not take them.
+    fn tell_handlers(&self, facts: &mut Facts) {
+        if let Some(handlers) = &self.census.handlers {
+            let each = handlers.iter().map(|(signal, function)| SignalHandler {
+                signal: *signal,
+                function: self.objects.function_name(*function),
+            });
+            facts.handlers.entry(self.view.process).or_default().extend(each);
+        }
+        for (lock, thread, place) in &self.scene.given {
+            let name = self.scene.names.get(lock).map_or_else(|| format!("the lock at {lock}"), Clone::clone);
+            facts.notes.push(format!(
+                "{name} was taken by thread {}, but {place} gives it back without taking it: it is used as a signal, so \
+                 nobody is said to hold it",
+                self.tid(*thread)
+            ));
         }
     }
 

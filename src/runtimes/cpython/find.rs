@@ -1,6 +1,8 @@
 //! Finding `_PyRuntime` and the version, and choosing the layout. Done while the target runs: none of it moves.
 
+use super::objects::Objects;
 use super::offsets::{NoOffsets, Offsets};
+use super::signals::find_table;
 use crate::memory::{Memory, MemoryExt};
 use crate::snapshot::{Module, Snapshot};
 use crate::units::{Addr, LoadBias};
@@ -19,6 +21,8 @@ pub(super) struct Found {
     pub offsets: Result<Offsets, NoOffsets>,
     /// Where `_PyEval_EvalFrameDefault` lies, its pieces.
     pub loops: Vec<Range<Addr>>,
+    /// The table of Python signal handlers, where it was found.
+    pub handlers: Option<Addr>,
 }
 
 /// What is known of the version.
@@ -92,7 +96,9 @@ fn find_in(snapshot: &Snapshot, memory: &dyn Memory, module: &Module) -> Option<
         offsets.asyncio.correct(memory, section);
     }
     let loops = image.map(|image| find_loops(module, image.bias)).unwrap_or_default();
-    Some(Found { runtime, module: module.name().to_owned(), version, free_threaded, offsets, loops })
+    let handlers =
+        offsets.as_ref().ok().and_then(|o| find_table(&Objects::new(memory, o), &writable(snapshot, module)));
+    Some(Found { runtime, module: module.name().to_owned(), version, free_threaded, offsets, loops, handlers })
 }
 
 /// asyncio's own account of its layout: in its module, or in the interpreter it is linked into (since 3.14).

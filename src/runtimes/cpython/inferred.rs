@@ -4,6 +4,7 @@
 //! more than `release`. One thread must qualify, and one only. Words: "inferred", never "holds" alone.
 
 use super::code::Code;
+use super::givers::is_standard;
 use super::holds::Witnessed;
 use super::names::Names;
 use super::objects::Objects;
@@ -48,10 +49,10 @@ pub(super) struct Probable {
 
 /// One call of `acquire` or `release` in a function's code.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Call {
+pub(super) struct Call {
     unit: i64,
-    acquires: bool,
-    on: Receiver,
+    pub acquires: bool,
+    pub on: Receiver,
 }
 
 impl Call {
@@ -67,7 +68,7 @@ impl Call {
 
 /// What a method was called on.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Receiver {
+pub(super) enum Receiver {
     Global(String),
     Attribute(String),
     /// A local variable or something computed.
@@ -132,18 +133,37 @@ impl<'a> Inference<'a> {
         if !calls.iter().any(|c| !c.acquires) {
             return false;
         }
-        let Some(reference) = self.names.reference(framed, lock) else { return false };
-        // `for lock in (a, b): lock.release()`: code that mentions the lock may call it by another name
-        let renamed = self.mentions(code, reference.name());
-        let mut on_it = calls.iter().filter(|c| c.is_on(&reference) || (renamed && c.on == Receiver::Other)).peekable();
-        on_it.peek().is_some() && on_it.all(|c| !c.acquires)
+        let on_it: Vec<&Call> = match self.names.reference(framed, lock) {
+            Some(reference) => {
+                // `for lock in (a, b): lock.release()`: code that mentions the lock may call it by another name
+                let renamed = self.mentions(code.addr, reference.name());
+                calls.iter().filter(|c| c.is_on(&reference) || (renamed && c.on == Receiver::Other)).collect()
+            }
+            None => Vec::new(),
+        };
+        if !on_it.is_empty() {
+            return on_it.iter().all(|c| !c.acquires);
+        }
+        // it gives back what it is handed, and may be handed this one next
+        let mut handed = calls.iter().filter(|c| c.on == Receiver::Other).peekable();
+        !is_standard(&code.file) && handed.peek().is_some() && handed.all(|c| !c.acquires)
     }
 
     /// Whether a function's code uses a global or an attribute of this name.
-    fn mentions(&self, code: &Code, name: &str) -> bool {
+    pub(super) fn mentions(&self, code: Addr, name: &str) -> bool {
         let o = self.objects;
-        let names = o.addr(code.addr, o.o.code_names).ok().and_then(|names| o.tuple(names).ok());
+        let names = o.addr(code, o.o.code_names).ok().and_then(|names| o.tuple(names).ok());
         names.unwrap_or_default().into_iter().any(|n| o.string_is(n, name))
+    }
+
+    /// Whether the code object uses a `release` of anything.
+    pub(super) fn releases(&self, code: Addr) -> bool {
+        self.mentions(code, "release")
+    }
+
+    /// Where names are looked for.
+    pub(super) fn names(&self) -> &Names<'a> {
+        &self.names
     }
 
     /// Touches what [`Inference::giver`] will read.
@@ -230,7 +250,7 @@ impl<'a> Inference<'a> {
         })
     }
 
-    fn calls_of(&self, code: &Code) -> Rc<Vec<Call>> {
+    pub(super) fn calls_of(&self, code: &Code) -> Rc<Vec<Call>> {
         if let Some(known) = self.calls.borrow().get(&code.addr) {
             return Rc::clone(known);
         }

@@ -21,6 +21,9 @@ const MAX_CLASSES: usize = 16;
 /// Bytes of an instance searched for slots.
 const MAX_INSTANCE: u64 = 4096;
 
+/// Types whose instances have no attributes.
+const PLAIN: [&str; 8] = ["int", "str", "float", "bool", "bytes", "NoneType", "tuple", "_thread.lock"];
+
 type Entries = Rc<Vec<(Addr, Addr)>>;
 
 /// Finds names; dicts are read once.
@@ -64,7 +67,8 @@ impl<'a> Names<'a> {
             .map(Reference::Attribute)
     }
 
-    fn entries(&self, dict: Addr) -> Entries {
+    /// The entries of a dict, read once.
+    pub(super) fn entries(&self, dict: Addr) -> Entries {
         if let Some(known) = self.dicts.borrow().get(&dict) {
             return Rc::clone(known);
         }
@@ -73,13 +77,14 @@ impl<'a> Names<'a> {
         read
     }
 
-    fn key_of(&self, dict: Addr, target: Addr) -> Option<String> {
+    /// The key under which `target` stands in a dict.
+    pub(super) fn key_of(&self, dict: Addr, target: Addr) -> Option<String> {
         let key = self.entries(dict).iter().find(|(_, v)| *v == target).map(|(k, _)| *k)?;
         self.objects.string(key).ok()
     }
 
     /// The dict of a frame's globals.
-    fn globals_of(&self, framed: &Framed) -> Option<Addr> {
+    pub(super) fn globals_of(&self, framed: &Framed) -> Option<Addr> {
         let at = match &self.objects.o.frame {
             FrameLayout::Object(f) => f.globals,
             FrameLayout::Inline(f) => f.globals,
@@ -118,6 +123,27 @@ impl<'a> Names<'a> {
                 Some(format!("{}.{attribute}", short(&name)))
             })
         })
+    }
+
+    /// The attribute of an object, or of its class, that is `target`; and the line of classes that know it by this name.
+    pub(super) fn attribute_and_classes(&self, object: Addr, target: Addr) -> Option<(String, Vec<Addr>)> {
+        let o = self.objects;
+        let kind = o.type_of(object)?;
+        if kind.basicsize == 0 || PLAIN.contains(&kind.name.as_str()) {
+            return None;
+        }
+        let line = self.line_of(kind.addr);
+        let of_class = |class: &Addr| {
+            let dict = o.addr(*class, o.o.type_dict).ok().filter(|d| !d.is_null())?;
+            self.key_of(dict, target)
+        };
+        let attribute = self.instance_attribute(object, target).or_else(|| line.iter().find_map(of_class));
+        if let Some(attribute) = attribute {
+            return Some((attribute, line));
+        }
+        // the first argument of a class method
+        let line = (kind.name == "type").then(|| self.line_of(object))?;
+        line.iter().find_map(of_class).map(|attribute| (attribute, line))
     }
 
     /// The attribute of one instance that is `target`: in its dict, its inline values, or a slot.

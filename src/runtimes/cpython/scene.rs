@@ -4,6 +4,7 @@ use super::census::Census;
 use super::entered;
 use super::event_loops::EventLoops;
 use super::executors::{Pool, find_pools};
+use super::givers::Givers;
 use super::holds::{Holds, Witnessed};
 use super::inferred::{Inference, Probable};
 use super::locks::{Lock, LockKind};
@@ -26,6 +27,8 @@ pub(super) struct Scene<'a> {
     pub waits: BTreeMap<usize, PyWait>,
     /// Who probably holds the locks that are waited for and that nothing proves held.
     pub probable: HashMap<Addr, Probable>,
+    /// Locks that somebody has taken and somebody else's code gives back: by whom they were taken, and that code's place.
+    pub given: Vec<(Addr, usize, String)>,
     pub pools: Vec<Pool>,
     /// Names of the objects held and waited for.
     pub names: HashMap<Addr, String>,
@@ -35,6 +38,8 @@ pub(super) struct Scene<'a> {
     pub event_loops: EventLoops,
 }
 
+/// Frames of one stack in which names of a lock are looked for.
+const MAX_HANDLE_FRAMES: usize = 48;
 /// Waiters of one object whose variables are searched for its name.
 const MAX_NAMERS: usize = 4;
 
@@ -63,12 +68,15 @@ impl<'a> Scene<'a> {
                 || !wanted
                 || inference.giver(w.lock.addr, w.thread, &stacks, &waits_for_it).is_none()
         });
-        let probable = infer(&inference, &stacks, &witnessed, &waits);
+        let mut probable = infer(&inference, &stacks, &witnessed, &waits);
+        let handlers = census.handlers.as_deref().unwrap_or_default();
+        let given =
+            doubt_given(objects, &inference, census, &stacks, handlers, (&mut witnessed, &mut probable), &waits);
         let pools = find_pools(objects, &stacks);
         let names = name_all(objects, &stacks, &witnessed, &waits);
         let entered = entered::find(objects, &stacks, &witnessed, &waits);
         let event_loops = EventLoops::look(objects, census, stacks.iter().map(|(i, s)| (*i, s.frames.as_slice())));
-        Scene { places, stacks, witnessed, waits, probable, pools, names, entered, event_loops }
+        Scene { places, stacks, witnessed, waits, probable, given, pools, names, entered, event_loops }
     }
 }
 
@@ -94,6 +102,55 @@ fn doubt_contested(witnessed: &mut Vec<Witnessed>, waits: &BTreeMap<usize, PyWai
         w.doubt = Some("another thread is inside a block of the same lock");
         wanted_by(waits, w.thread).is_none_or(|l| l.addr != w.lock.addr)
     });
+}
+
+/// Takes back the holds of locks that code of somebody else gives back, and doubts those that such code may be handed.
+fn doubt_given(
+    objects: &Objects<'_>,
+    inference: &Inference<'_>,
+    census: &Census,
+    stacks: &BTreeMap<usize, PyStack<'_>>,
+    handlers: &[(u32, Addr)],
+    (witnessed, probable): (&mut Vec<Witnessed>, &mut HashMap<Addr, Probable>),
+    waits: &BTreeMap<usize, PyWait>,
+) -> Vec<(Addr, usize, String)> {
+    let wanted: BTreeSet<Addr> = waits
+        .keys()
+        .filter_map(|t| wanted_by(waits, *t))
+        .filter(|l| l.kind == LockKind::Lock)
+        .map(|l| l.addr)
+        .collect();
+    let held = witnessed.iter().map(|w| (w.lock.addr, w.thread));
+    let held: BTreeMap<Addr, usize> = held
+        .chain(probable.iter().map(|(lock, p)| (*lock, p.thread)))
+        .filter(|(lock, _)| wanted.contains(lock))
+        .collect();
+    let mut given = Vec::new();
+    if held.is_empty() {
+        return given;
+    }
+    let handlers: Vec<Addr> = handlers.iter().map(|(_, f)| *f).collect();
+    let givers = Givers::look(objects, inference, stacks.values().map(|s| s.frames.as_slice()), &handlers);
+    let mut codes = census.codes.borrow_mut();
+    for (lock, holder) in held {
+        let users =
+            stacks.iter().filter(|(t, _)| **t == holder || wanted_by(waits, **t).is_some_and(|l| l.addr == lock));
+        let frames = users.flat_map(|(_, s)| s.frames.iter().take(MAX_HANDLE_FRAMES));
+        match givers.of(lock, frames, &mut codes) {
+            Some(giver) if giver.named => {
+                witnessed.retain(|w| w.lock.addr != lock);
+                probable.remove(&lock);
+                given.push((lock, holder, giver.place));
+            }
+            Some(_) => {
+                for w in witnessed.iter_mut().filter(|w| w.lock.addr == lock) {
+                    w.doubt = w.doubt.or(Some("the program has code that gives back locks it is handed"));
+                }
+            }
+            None => {}
+        }
+    }
+    given
 }
 
 /// Looks for the probable holders of the taken locks that nothing proves held.
@@ -182,6 +239,14 @@ pub(super) fn rehearse(objects: &Objects<'_>, census: &Census) {
             asked.extend(lock.filter(|_| asked.len() < MAX_ASKED).map(|l| l.addr));
         }
         objects.locals(&framed.frame, code);
+    }
+    if !asked.is_empty() {
+        let handlers: Vec<Addr> = census.handlers.iter().flatten().map(|(_, f)| *f).collect();
+        let givers = Givers::look(objects, &inference, stacks.iter().map(Vec::as_slice), &handlers);
+        for lock in &asked {
+            let frames = stacks.iter().flat_map(|s| s.iter().take(MAX_HANDLE_FRAMES));
+            givers.of(*lock, frames, &mut census.codes.borrow_mut());
+        }
     }
     for lock in asked {
         for stack in &stacks {

@@ -94,6 +94,21 @@ impl Objects<'_> {
         self.slot_value(frame, cell)
     }
 
+    /// Whether a code object has a local, a cell or a free variable of this name.
+    pub(super) fn has_local(&self, code: Addr, name: &str) -> bool {
+        let names = self.name_tuples().into_iter().filter_map(|f| self.tuple(self.addr(code, f).ok()?).ok()).flatten();
+        names.take(MAX_SLOTS as usize).any(|n| self.string_is(n, name))
+    }
+
+    /// Where a code object keeps the names of its local slots.
+    fn name_tuples(&self) -> Vec<u64> {
+        match (self.o.code_localsplus, self.o.code_varnames) {
+            (Some((names, _)), _) => vec![names],
+            (None, Some((vars, cells, frees))) => vec![vars, cells, frees],
+            (None, None) => Vec::new(),
+        }
+    }
+
     fn slot_value(&self, frame: &PyFrame, index: u64) -> Option<Addr> {
         let base = match &self.o.frame {
             FrameLayout::Object(f) => f.localsplus,
@@ -109,12 +124,8 @@ impl Objects<'_> {
 
     /// The names of a code object's local slots, in their order: locals, cells, free variables.
     fn local_names(&self, code: &Code) -> Vec<String> {
-        let tuples: Vec<u64> = match (self.o.code_localsplus, self.o.code_varnames) {
-            (Some((names, _)), _) => vec![names],
-            (None, Some((vars, cells, frees))) => vec![vars, cells, frees],
-            (None, None) => Vec::new(),
-        };
-        let items = tuples.into_iter().filter_map(|f| self.tuple(self.addr(code.addr, f).ok()?).ok()).flatten();
+        let items =
+            self.name_tuples().into_iter().filter_map(|f| self.tuple(self.addr(code.addr, f).ok()?).ok()).flatten();
         items.take(MAX_SLOTS as usize).map(|n| self.string(n).unwrap_or_else(|_| "?".to_owned())).collect()
     }
 }

@@ -1,0 +1,350 @@
+//! Who else may give a lock back: a plain Lock may be released by anyone, so having taken it is to hold it only where nobody
+//! else's code gives it back.
+//!
+//! Looked at is the code a person would look at: the functions of the modules whose frames stand on the stacks and of the
+//! program's own modules they import, what they define inside, the handlers of signals, and what timers will call. A function
+//! that releases the lock by name and takes it nowhere makes the lock a signal. One that releases locks it is handed makes it
+//! doubtful.
+
+use super::code::Codes;
+use super::inferred::{Call, Inference, Receiver};
+use super::objects::Objects;
+use super::place::Framed;
+use crate::memory::MemoryExt;
+use crate::units::Addr;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Modules looked at at most.
+const MAX_MODULES: usize = 32;
+/// Code objects looked at at most.
+const MAX_CODES: usize = 8192;
+/// Functions inside functions, and behind decorators, followed at most.
+const MAX_DEPTH: usize = 6;
+/// Entries of one module or class looked at.
+const MAX_ENTRIES: usize = 8192;
+/// Frames of one stack looked at, newest first.
+const MAX_FRAMES: usize = 256;
+/// Locals of one frame whose attributes are looked at.
+const MAX_LOCALS: usize = 24;
+
+/// A function that gives locks back which it does not take.
+struct Candidate {
+    code: Addr,
+    /// Its module's dict.
+    module: Addr,
+    /// The class it was found in.
+    class: Option<Addr>,
+    /// The code objects it is defined inside of.
+    outer: Vec<Addr>,
+    /// Whether it is a signal's handler, or waits for its time.
+    pending: bool,
+}
+
+/// How a function gives the lock back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Giver {
+    /// `done (jobs.py:12)`.
+    pub place: String,
+    /// Whether it says which lock; else it gives back whichever it is handed.
+    pub named: bool,
+}
+
+/// The names a lock has.
+#[derive(Default)]
+struct Handles {
+    /// By module's dict.
+    globals: BTreeMap<Addr, String>,
+    attributes: BTreeSet<String>,
+    /// The classes that have it as an attribute, and their bases.
+    classes: BTreeSet<Addr>,
+    /// Code object and the name it has in its frame.
+    locals: BTreeSet<(Addr, String)>,
+}
+
+/// The functions of a process that give locks back.
+pub(super) struct Givers<'a> {
+    objects: &'a Objects<'a>,
+    inference: &'a Inference<'a>,
+    candidates: Vec<Candidate>,
+    /// Bound `release` methods that are called some time: the locks themselves.
+    released: BTreeSet<Addr>,
+    modules: Vec<Addr>,
+}
+
+/// Whether a file is part of Python: what it does with its own locks is known, and it knows no other's.
+pub(super) fn is_standard(file: &str) -> bool {
+    file.starts_with("<frozen") || (file.contains("/lib/python3") && !is_installed(file))
+}
+
+fn is_installed(file: &str) -> bool {
+    file.contains("/site-packages/") || file.contains("/dist-packages/")
+}
+
+struct Search<'a, 'b> {
+    objects: &'a Objects<'a>,
+    inference: &'b Inference<'a>,
+    seen: BTreeSet<Addr>,
+    found: Vec<Candidate>,
+    released: BTreeSet<Addr>,
+}
+
+/// Where something was found.
+#[derive(Clone, Copy)]
+struct At {
+    module: Addr,
+    class: Option<Addr>,
+    pending: bool,
+}
+
+impl Search<'_, '_> {
+    /// The functions that can be had by an object.
+    fn object(&mut self, object: Addr, at: At, depth: usize) {
+        let o = self.objects;
+        if depth > MAX_DEPTH || self.seen.len() >= MAX_CODES {
+            return;
+        }
+        let Some(kind) = o.type_of(object) else { return };
+        match kind.name.as_str() {
+            "function" => {
+                // what another module defines is looked at there
+                let globals = o.addr(object, o.o.function_globals).ok();
+                if !at.pending && globals != Some(at.module) {
+                    return;
+                }
+                if let Ok(code) = o.addr(object, o.o.function_code) {
+                    self.code(code, At { module: globals.unwrap_or(at.module), ..at }, &mut Vec::new());
+                }
+                for inner in o.closure(object) {
+                    if o.is(inner, "function") {
+                        self.object(inner, at, depth + 1);
+                    }
+                }
+            }
+            // each keeps what it wraps right behind its header
+            "staticmethod" | "classmethod" | "property" | "method" | "functools.partial" => {
+                if let Ok(inner) = o.addr(object, o.o.method_func) {
+                    self.object(inner, at, depth + 1);
+                }
+            }
+            "builtin_function_or_method" if at.pending || depth > 0 => {
+                let definition = o.addr(object, o.o.cfunction_ml).and_then(|d| o.addr(d, o.o.methoddef_name));
+                let is_release =
+                    definition.and_then(|n| o.memory.read_c_string(n, 16)).is_ok_and(|n| n.starts_with(b"release"));
+                let lock = o.addr(object, o.o.cfunction_self).ok().filter(|l| is_release && o.lock(*l).is_some());
+                self.released.extend(lock);
+            }
+            "type" | "ABCMeta" if at.class.is_none() => {
+                let dict = o.addr(object, o.o.type_dict).ok().filter(|d| !d.is_null());
+                let entries = dict.and_then(|d| o.dict(d).ok()).unwrap_or_default();
+                for (_, value) in entries.into_iter().take(MAX_ENTRIES) {
+                    self.object(value, At { class: Some(object), ..at }, depth + 1);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A code object and those defined inside it.
+    fn code(&mut self, code: Addr, at: At, outer: &mut Vec<Addr>) {
+        let o = self.objects;
+        if outer.len() > MAX_DEPTH || self.seen.len() >= MAX_CODES || !o.is(code, "code") || !self.seen.insert(code) {
+            return;
+        }
+        if self.inference.releases(code) {
+            self.found.push(Candidate {
+                code,
+                module: at.module,
+                class: at.class,
+                outer: outer.clone(),
+                pending: at.pending,
+            });
+        }
+        let inside = o.addr(code, o.o.code_consts).ok().and_then(|c| o.tuple(c).ok()).unwrap_or_default();
+        outer.push(code);
+        for constant in inside {
+            if o.is(constant, "code") {
+                self.code(constant, at, outer);
+            }
+        }
+        outer.pop();
+    }
+}
+
+impl<'a> Givers<'a> {
+    /// Looks for them. `handlers`: functions that signals run.
+    pub(super) fn look<'f>(
+        objects: &'a Objects<'a>,
+        inference: &'a Inference<'a>,
+        stacks: impl Iterator<Item = &'f [Framed]> + Clone,
+        handlers: &[Addr],
+    ) -> Givers<'a> {
+        let mut search =
+            Search { objects, inference, seen: BTreeSet::new(), found: Vec::new(), released: BTreeSet::new() };
+        let frames = || stacks.clone().flat_map(|s| s.iter().take(MAX_FRAMES));
+        for handler in handlers {
+            search.object(*handler, At { module: Addr::NULL, class: None, pending: true }, 0);
+        }
+        // what a Timer will call
+        for framed in frames().filter(|f| f.is("threading.py", "run")) {
+            let function = framed.first_argument(objects).and_then(|this| objects.attribute(this, "function"));
+            if let Some(function) = function {
+                search.object(function, At { module: Addr::NULL, class: None, pending: true }, 0);
+            }
+        }
+        let modules = modules_of(objects, inference, frames());
+        for module in &modules {
+            let entries = inference.names().entries(*module);
+            for (_, value) in entries.iter().take(MAX_ENTRIES) {
+                search.object(*value, At { module: *module, class: None, pending: false }, 0);
+            }
+        }
+        // what is defined inside the functions that run may be bound to nothing that shows
+        for framed in frames() {
+            if let Some(code) = framed.code.as_ref().filter(|c| !is_standard(&c.file)) {
+                let module = inference.names().globals_of(framed).unwrap_or(Addr::NULL);
+                search.code(code.addr, At { module, class: None, pending: false }, &mut Vec::new());
+            }
+        }
+        let (candidates, released) = (search.found, search.released);
+        Givers { objects, inference, candidates, released, modules }
+    }
+
+    /// A function that gives `lock` back and does not take it; one that names it before one that is handed it.
+    pub(super) fn of<'f>(
+        &self,
+        lock: Addr,
+        frames: impl Iterator<Item = &'f Framed>,
+        codes: &mut Codes,
+    ) -> Option<Giver> {
+        if self.released.contains(&lock) {
+            return Some(Giver { place: "its bound method release, to be called later,".to_owned(), named: true });
+        }
+        if self.candidates.is_empty() {
+            return None;
+        }
+        let handles = self.handles(lock, frames);
+        let mut found: Option<(Addr, bool)> = None;
+        for candidate in &self.candidates {
+            let Some(code) = codes.load_one(self.objects, candidate.code) else { continue };
+            let calls = self.inference.calls_of(&code);
+            let named: Vec<&Call> = calls.iter().filter(|c| self.names_it(candidate, c, &handles)).collect();
+            if !named.is_empty() {
+                if named.iter().all(|c| !c.acquires) {
+                    found = Some((candidate.code, true));
+                    break;
+                }
+                continue;
+            }
+            let mut handed = calls.iter().filter(|c| c.on == Receiver::Other).peekable();
+            if found.is_none() && handed.peek().is_some() && handed.all(|c| !c.acquires) {
+                found = Some((candidate.code, candidate.pending));
+            }
+        }
+        let (code, named) = found?;
+        let code = codes.find(code)?;
+        Some(Giver { place: format!("{} ({}:{})", code.function, code.file_name(), code.first_line), named })
+    }
+
+    /// Whether a call is one on a lock of these names.
+    fn names_it(&self, candidate: &Candidate, call: &Call, handles: &Handles) -> bool {
+        match &call.on {
+            Receiver::Global(name) => handles.globals.get(&candidate.module) == Some(name),
+            Receiver::Attribute(name) => {
+                let own = candidate.class.is_none_or(|c| handles.classes.contains(&c));
+                let attribute = own && handles.attributes.contains(name);
+                // `module.lock`
+                let of_module =
+                    || handles.globals.iter().any(|(dict, n)| n == name && self.imports(candidate.module, *dict));
+                attribute || of_module()
+            }
+            Receiver::Other => {
+                let inside = |(code, name): &(Addr, String)| {
+                    (candidate.code == *code || candidate.outer.contains(code))
+                        && self.objects.has_local(candidate.code, name)
+                };
+                let global = handles.globals.get(&candidate.module);
+                let renamed = || global.is_some_and(|n| self.inference.mentions(candidate.code, n));
+                handles.locals.iter().any(inside) || renamed()
+            }
+        }
+    }
+
+    fn imports(&self, module: Addr, other: Addr) -> bool {
+        let o = self.objects;
+        module != other
+            && self
+                .inference
+                .names()
+                .entries(module)
+                .iter()
+                .any(|(_, v)| o.is(*v, "module") && o.addr(*v, o.o.module_dict).is_ok_and(|d| d == other))
+    }
+
+    /// The names by which the frames, and the modules looked at, know a lock.
+    fn handles<'f>(&self, lock: Addr, frames: impl Iterator<Item = &'f Framed>) -> Handles {
+        let names = self.inference.names();
+        let mut handles = Handles::default();
+        for module in &self.modules {
+            if let Some(name) = names.key_of(*module, lock) {
+                handles.globals.insert(*module, name);
+            }
+        }
+        let mut seen = BTreeSet::new();
+        for framed in frames {
+            let Some(code) = &framed.code else { continue };
+            let global = names.globals_of(framed).and_then(|m| Some((m, names.key_of(m, lock)?)));
+            handles.globals.extend(global);
+            for (i, (name, value)) in self.objects.locals(&framed.frame, code).into_iter().enumerate() {
+                if value == lock {
+                    handles.locals.insert((code.addr, name));
+                } else if i < MAX_LOCALS && seen.insert(value) {
+                    let known = names.attribute_and_classes(value, lock);
+                    let (attribute, classes) = known.unzip();
+                    handles.attributes.extend(attribute);
+                    handles.classes.extend(classes.into_iter().flatten());
+                }
+            }
+        }
+        handles
+    }
+}
+
+/// The modules whose code is looked at: those of the frames, and the program's own among those they import from.
+fn modules_of<'f>(
+    objects: &Objects<'_>,
+    inference: &Inference<'_>,
+    frames: impl Iterator<Item = &'f Framed>,
+) -> Vec<Addr> {
+    let names = inference.names();
+    let mut modules: Vec<Addr> = Vec::new();
+    for framed in frames.filter(|f| f.code.as_ref().is_some_and(|c| !is_standard(&c.file))) {
+        let globals = names.globals_of(framed).filter(|g| !modules.contains(g) && modules.len() < MAX_MODULES);
+        modules.extend(globals);
+    }
+    let own = |dict: Addr| {
+        let file = names.entries(dict).iter().find(|(k, _)| objects.string_is(*k, "__file__")).map(|(_, v)| *v);
+        file.and_then(|f| objects.string(f).ok())
+            .is_some_and(|f| !is_standard(&f) && !is_installed(&f) && !f.ends_with(".so"))
+    };
+    let mut at = 0;
+    while let Some(module) = modules.get(at).copied().filter(|_| modules.len() < MAX_MODULES) {
+        at += 1;
+        if !own(module) {
+            continue;
+        }
+        for (_, value) in names.entries(module).iter().take(MAX_ENTRIES) {
+            let other = match objects.type_of(*value).map(|t| t.name.clone()).as_deref() {
+                Some("module") => objects.addr(*value, objects.o.module_dict).ok(),
+                Some("function") => objects.addr(*value, objects.o.function_globals).ok(),
+                _ => None,
+            };
+            if let Some(other) = other.filter(|d| !d.is_null() && !modules.contains(d))
+                && modules.len() < MAX_MODULES
+                && own(other)
+            {
+                modules.push(other);
+            }
+        }
+    }
+    modules
+}
