@@ -21,8 +21,9 @@ use support::places::{self, Installed, Place};
 
 /// The hangs from the field: on every interpreter there is. The other Python samples run on one of each minor version, unless
 /// `HANGSCOPE_MATRIX=all` or words on the command line choose otherwise.
-const EVERYWHERE: [&str; 7] = [
+const EVERYWHERE: [&str; 8] = [
     "loader-lock-vs-gil",
+    "hip-module-load-vs-gil",
     "ipc-mutex-vs-gil",
     "worker-pool-vs-gil",
     "join-vs-gil",
@@ -53,7 +54,12 @@ fn main() -> ExitCode {
             false => &native,
         };
         let everywhere = !chosen.words.is_empty() || whole_matrix || EVERYWHERE.contains(&name.as_str());
-        for place in places.iter().filter(|p| everywhere || !expect.is_python() || is_first_of_minor(p, places)) {
+        let places: Vec<Place> =
+            places.iter().filter(|p| expect.needs.as_ref().is_none_or(|needs| p.has_library(needs))).cloned().collect();
+        if let (true, Some(needs)) = (places.is_empty(), &expect.needs) {
+            skips.push(format!("skipped: {name} needs {needs} in a root (tests/roots puts it there)"));
+        }
+        for place in places.iter().filter(|p| everywhere || !expect.is_python() || is_first_of_minor(p, &places)) {
             for (variant, args) in expect.variants() {
                 let row = Row::new(&name, &variant, args, place, &expect);
                 if chosen.holds(&row.name()) {

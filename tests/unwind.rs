@@ -347,6 +347,10 @@ fn every_sample() {
             &std::fs::read_to_string(support::home().join("samples").join(&name).join("expect.toml")).unwrap(),
         )
         .unwrap();
+        if let Some(needs) = expect.get("needs") {
+            println!("{name}: not on this machine, it needs {needs}");
+            continue;
+        }
         let words = |v: Option<&toml::Value>| -> Vec<String> {
             v.and_then(|v| v.as_array()).into_iter().flatten().filter_map(|w| w.as_str().map(str::to_owned)).collect()
         };

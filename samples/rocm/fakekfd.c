@@ -72,8 +72,7 @@ static int get(uint64_t at, void *into, size_t n)
 static void put(uint64_t at, const void *from, size_t n)
 {
     struct iovec local = { (void *)from, n }, remote = { (void *)at, n };
-    if (process_vm_writev(host, &local, 1, &remote, 1, 0) != (ssize_t)n)
-        dprintf(2, "fakekfd: cannot write %#lx\n", (unsigned long)at);
+    process_vm_writev(host, &local, 1, &remote, 1, 0); /* a host that dies just now cannot be written any more */
 }
 
 static uint64_t get64(uint64_t at)
@@ -100,10 +99,21 @@ static uint64_t now(void)
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
+/* A thread that a signal or a tracer called away sleeps again with a new notification: the old ones are dropped. */
+static void drop_stale(int listener)
+{
+    for (int i = 0; i < waiting;)
+        if (syscall(SYS_ioctl, listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &waits[i].notification))
+            waits[i] = waits[--waiting];
+        else
+            i++;
+}
+
 static void hear(int listener)
 {
     struct seccomp_notif said;
     memset(&said, 0, sizeof said);
+    drop_stale(listener);
     if (syscall(SYS_ioctl, listener, SECCOMP_IOCTL_NOTIF_RECV, &said) || waiting == WAITS)
         return;
     struct { uint64_t events; uint32_t count, all, timeout, result; } args;
@@ -117,12 +127,13 @@ static void hear(int listener)
 static void answer(int listener)
 {
     uint8_t used[EVENTS] = { 0 };
+    drop_stale(listener);
     for (int i = 0; i < waiting;) {
         struct wait *w = &waits[i];
         int come = 0;
         for (uint32_t e = 0; e < w->count && e < 256; e++) {
             uint32_t id = (uint32_t)get64(w->events + 48 * e + 40); /* kfd_event_data.event_id */
-            if (id < EVENTS && happened[id])
+            if (id && id < EVENTS && happened[id])
                 come = used[id] = 1;
         }
         uint32_t result = come ? 0 : 1;
@@ -185,8 +196,9 @@ static int execute(const struct queue *q)
     for (int most = 64; q->aql && most; most--) {
         uint64_t read = get64(q->read_index), slot = q->ring + read % (q->bytes / 64) * 64;
         unsigned char packet[64];
-        if (read >= get64(q->write_index) || !get(slot, packet, sizeof packet) || packet[0] == 1)
-            break; /* nothing there, or its header is not written yet */
+        /* The header is written last and so is read first. */
+        if (read >= get64(q->write_index) || !get(slot, packet, 2) || packet[0] == 1 || !get(slot, packet, sizeof packet))
+            break;
         if (!may_begin(packet))
             break;
         uint64_t signal;
@@ -230,7 +242,7 @@ static void be_the_gpu(int listener, int from_host)
             uint32_t event[64];
             ssize_t n = read(from_host, event, sizeof event);
             for (ssize_t i = 0; i < n / 4; i++)
-                if (event[i] < EVENTS)
+                if (event[i] && event[i] < EVENTS)
                     happened[event[i]] = 1;
         }
         if (shared->wanted == TAKING && shared->reached != TAKING)
@@ -423,6 +435,15 @@ API int open(const char *path, int flags, ...)
     if (at != path && !strcmp(path, "/dev/kfd"))
         kfd = fd;
     return fd;
+}
+
+/* Scratch memory of four gigabytes is reserved and not touched: gdb would write all its zeros into a core. */
+API void *mmap(void *at, size_t size, int protection, int flags, int fd, off_t offset)
+{
+    void *got = (void *)syscall(SYS_mmap, at, size, protection, flags, fd, offset);
+    if (*root && got != MAP_FAILED && protection == PROT_NONE && fd < 0 && size >= 1ul << 30)
+        madvise(got, size, MADV_DONTDUMP);
+    return got;
 }
 
 /* ---- libdrm_amdgpu, which asks the render node who it is ---- */

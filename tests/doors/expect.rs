@@ -13,6 +13,8 @@ pub struct Expect {
     /// More words for the compiler.
     #[serde(default)]
     pub flags: Vec<String>,
+    /// A library's file name, as it begins: the sample runs in the roots that have it, and nowhere else.
+    pub needs: Option<String>,
     /// Each a name and the program's arguments; the verdict is the same.
     #[serde(default)]
     variants: BTreeMap<String, Vec<String>>,

@@ -29,7 +29,7 @@ pub fn sample_names() -> Vec<String> {
 }
 
 /// Builds one sample into `target/samples/{host,oldest}/NAME`: `program.c` and `program.cpp` become `program`, `lib*.c` and
-/// `lib*.cpp` shared objects; `program.py` is copied. What is newer than its sources stays. The directory.
+/// `lib*.cpp` shared objects; `*.py` is copied. What is newer than its sources stays. The directory.
 pub fn build(name: &str, flags: &[String], toolchain: Toolchain, oldest: Option<&Root>) -> Result<PathBuf, String> {
     // two tests of one program want the same sample at once: the second must not take the first's half-made one
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -47,7 +47,9 @@ pub fn build(name: &str, flags: &[String], toolchain: Toolchain, oldest: Option<
             Some("c" | "cpp") => into.join(&stem),
             _ => continue,
         };
-        if is_newer(&target, &[&source, &home().join("samples/ready.h"), &sources.join("expect.toml")]) {
+        let shared = [home().join("samples/ready.h"), sources.join("expect.toml")];
+        let included: Vec<PathBuf> = shared.into_iter().chain(rocm_headers()).chain([source.clone()]).collect();
+        if is_newer(&target, &included) {
             continue;
         }
         if source.extension().is_some_and(|e| e == "py") {
@@ -65,7 +67,13 @@ pub fn build(name: &str, flags: &[String], toolchain: Toolchain, oldest: Option<
     Ok(into)
 }
 
-fn is_newer(target: &Path, sources: &[&Path]) -> bool {
+/// The headers of the samples for AMD's GPU runtimes.
+fn rocm_headers() -> Vec<PathBuf> {
+    let dir = std::fs::read_dir(home().join("samples/rocm")).into_iter().flatten().flatten();
+    dir.map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "h")).collect()
+}
+
+fn is_newer(target: &Path, sources: &[PathBuf]) -> bool {
     let changed = |p: &Path| p.metadata().and_then(|m| m.modified()).ok();
     let Some(built) = changed(target) else { return false };
     sources.iter().all(|s| changed(s).is_some_and(|t: SystemTime| t < built))
@@ -115,6 +123,11 @@ pub fn compile_in_root(root: &Root, source: &Path, target: &Path, flags: &[Strin
         let host = |p: &Path| root.path.join(p.strip_prefix("/").unwrap_or(p));
         std::fs::copy(source, host(&copy)).map_err(|e| e.to_string())?;
         std::fs::copy(home().join("samples/ready.h"), inside.join("ready.h")).map_err(|e| e.to_string())?;
+        std::fs::create_dir_all(inside.join("rocm")).map_err(|e| e.to_string())?;
+        for header in rocm_headers() {
+            let to = inside.join("rocm").join(header.file_name().unwrap_or_default());
+            std::fs::copy(&header, to).map_err(|e| e.to_string())?;
+        }
         let mut command = Command::new("chroot");
         command.arg(&root.path).args(compiler(&copy, &output, flags));
         finish(command, source)?;

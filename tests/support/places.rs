@@ -46,6 +46,13 @@ impl Place {
         Place { name: "host".into(), root: None, python: None, own_pids: false }
     }
 
+    /// Has its root a library whose file name begins so? This machine's own are not counted on.
+    pub fn has_library(&self, name: &str) -> bool {
+        let dir = self.root.as_ref().map(|r| r.path.join("usr/lib/x86_64-linux-gnu"));
+        let files = dir.and_then(|d| std::fs::read_dir(d).ok()).into_iter().flatten().flatten();
+        files.into_iter().any(|f| f.file_name().to_string_lossy().starts_with(name))
+    }
+
     /// The minor version, as `3.11`.
     pub fn minor(&self) -> Option<String> {
         let (_, version) = self.python.as_ref()?;
