@@ -14,7 +14,7 @@ use crate::memory::{Kept, Memory};
 use crate::runtimes::{self, Decoder, Held, View};
 use crate::snapshot::{Snapshot, WithImages};
 use crate::target::core::{CoreFile, CoreOptions};
-use crate::target::live::{Live, Released, StopLimits};
+use crate::target::live::{Live, Released, StopLimits, Undisturbed};
 use crate::target::{Target, TargetError, minicore};
 use crate::units::{Addr, ModuleIx, Pid, ProcessIx};
 use crate::unwind::{self, Stack};
@@ -234,6 +234,7 @@ fn pause(
     failure: &mut Option<DiagnoseError>,
 ) -> Vec<Taken> {
     let limits = StopLimits { max_pause: options.max_pause, ..StopLimits::default() };
+    let _undisturbed = Undisturbed::begin();
     let mut held = Vec::new();
     for p in &prepared {
         let stopped = if options.no_stop { p.live.observe(&limits) } else { p.live.stop(&limits) };

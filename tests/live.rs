@@ -546,6 +546,26 @@ fn our_own_end_by_any_signal_lets_go() {
 }
 
 #[test]
+fn ctrl_z_waits_until_it_is_let_go() {
+    let p = Running::start(&["threads", "1500"]).ready();
+    let mut caught = 0;
+    for _ in 0..4 {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hangscope"));
+        // dropped before the program is, and so ended before: who is held cannot be waited for
+        let mut holder = Running::of(command.args(["attach", "--samples", "1", &p.pid().to_string()]));
+        // the last thread it seizes: the pause is at its beginning
+        while states(p.pid()).last().is_some_and(|(s, _)| *s != 't') && holder.child.try_wait().unwrap().is_none() {}
+        holder.signal(Signal::SIGTSTP);
+        settles(p.pid(), "S");
+        caught += u32::from(holder.child.try_wait().unwrap().is_none());
+        holder.signal(Signal::SIGCONT);
+        let _ = holder.out.read_to_end(&mut Vec::new());
+        assert!(holder.child.wait().unwrap().code().is_some());
+    }
+    assert!(caught > 0, "it was never there to be stopped");
+}
+
+#[test]
 fn signals_survive_our_own_end() {
     let mut p = Running::start(&["count"]).ready();
     let mut sender = Command::new(program()).args(["send", &p.pid().to_string(), "9000"]).spawn().unwrap();

@@ -14,10 +14,12 @@ mod refusal;
 mod remote;
 mod stopped;
 mod tracer;
+mod undisturbed;
 
 pub use family::descendants;
 pub use refusal::ptrace_refusal;
 pub use stopped::{Released, StopLimits, Stopped};
+pub use undisturbed::Undisturbed;
 
 use crate::arch::{Arch, Syscall};
 use crate::memory::{Memory, ReadError};
