@@ -357,7 +357,11 @@ fn think(processes: Vec<Understood>, mut captured: Captured, earlier: Option<(&D
         runtimes.push(p.runtimes);
     }
     let graph = Graph::build(&facts);
-    let movement = earlier.map(|(e, apart)| Movement::between(&e.snapshots, &snapshots, apart));
+    let movement = earlier.map(|(e, apart)| {
+        let mut movement = Movement::between(&e.snapshots, &snapshots, apart);
+        movement.compare_devices((&e.snapshots, &e.facts), (&snapshots, &facts));
+        movement
+    });
     let unread = snapshots.iter().flat_map(|s| &s.threads).any(|t| t.registers.is_none() && t.state != Some('Z'));
     if unread && captured.warnings.is_empty() {
         captured.warnings.push("threads that did not come to a stop are described from /proc alone".to_owned());
@@ -404,7 +408,10 @@ fn modules_in_use(snapshot: &Snapshot, stacks: Option<&Vec<Stack>>) -> BTreeSet<
         stacks.into_iter().flatten().flat_map(|s| &s.frames).filter_map(|f| f.module).collect();
     for (i, m) in snapshot.modules.iter().enumerate() {
         let name = m.name();
-        if ["ld-linux", "ld-2", "libc.so", "libc-2", "libpthread", "libpython"].iter().any(|p| name.starts_with(p)) {
+        if ["ld-linux", "ld-2", "libc.so", "libc-2", "libpthread", "libpython", "libhsa-runtime64"]
+            .iter()
+            .any(|p| name.starts_with(p))
+        {
             used.extend(u32::try_from(i).ok().map(ModuleIx));
         }
     }

@@ -109,8 +109,13 @@ fn orphan(verdict: &Verdict, voice: &Voice<'_>) -> String {
 
 fn stalled(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
     let Some(stall) = verdict.stalls.first() else { return String::new() };
+    let gpu = look
+        .graph
+        .waits
+        .get(&stall.root)
+        .is_some_and(|w| look.graph.resource(w.on).is_some_and(|r| super::patterns::is_device(r.kind)));
     let label = match stall.pattern {
-        "gpu-wait" => "WAITING FOR THE GPU",
+        _ if gpu => "WAITING FOR THE GPU",
         "peer-wait" => "WAITING FOR ANOTHER PROCESS",
         _ if !look.graph.waits.contains_key(&stall.root) => "BLOCKED IN THE KERNEL",
         _ => "STALLED",
@@ -126,7 +131,7 @@ fn stalled(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
         held
     };
     let waits = match look.graph.waits.get(&stall.root) {
-        Some(wait) => voice.waits(wait.on),
+        Some(wait) => voice.waits(wait.on) + &voice.in_device_call(stall.root),
         None => match voice.state(stall.root).and_then(|s| s.wchan.as_deref()) {
             Some(wchan) => format!("is blocked in {}", super::plain(wchan)),
             None => "is blocked in state D".to_owned(),

@@ -247,6 +247,7 @@ impl Made {
             apart: Duration::from_millis(500),
             moved: moved.iter().copied().collect(),
             ran: moved.iter().copied().collect(),
+            ..Movement::default()
         });
         let look = Look {
             graph: &graph,

@@ -1,5 +1,6 @@
 //! What moved between two looks: what tells hung from slow.
 
+use crate::facts::Facts;
 use crate::snapshot::Snapshot;
 use crate::target::ThreadState;
 use crate::units::{HostTid, ProcessIx, ThreadRef};
@@ -19,6 +20,8 @@ pub struct Movement {
     pub moved: BTreeSet<ThreadRef>,
     /// Threads that used the CPU: running in the later look, or their CPU time grew.
     pub ran: BTreeSet<ThreadRef>,
+    /// Threads that wait for a device which got on between the looks, or that did not wait for it before.
+    pub devices: BTreeSet<ThreadRef>,
 }
 
 impl Movement {
@@ -33,6 +36,21 @@ impl Movement {
             }
         }
         movement
+    }
+
+    /// Compares what the looks showed of devices: of each thread that waits for one now.
+    pub fn compare_devices(&mut self, earlier: (&[Snapshot], &Facts), later: (&[Snapshot], &Facts)) {
+        for (t, now) in &later.1.devices {
+            let id = |snapshots: &[Snapshot], t: ThreadRef| {
+                let snapshot = snapshots.get(t.process.0 as usize)?;
+                Some((snapshot.process.pid, snapshot.threads.get(t.thread as usize)?.host_tid))
+            };
+            let me = id(later.0, *t);
+            let before = earlier.1.devices.iter().find(|(was, _)| me.is_some() && id(earlier.0, **was) == me);
+            if before.is_none_or(|(_, was)| was.pulse != now.pulse) {
+                self.devices.insert(*t);
+            }
+        }
     }
 
     fn compare(&mut self, process: ProcessIx, earlier: Option<&[ThreadState]>, later: &[ThreadState]) {

@@ -1,9 +1,9 @@
 //! Chains: a thread waits for a lock, its holder waits for something else, and so on to a thread that waits for nothing
 //! another thread of the run is known to give. Where that thread does not move, all wait behind it.
 
-use super::patterns::{Scene, Shape, is_lock};
-use super::{Look, Stall, Voice};
-use crate::facts::{Certainty, Holder, ResourceId, Timeout};
+use super::patterns::{Scene, Shape, is_device, is_lock};
+use super::{Look, Movement, Stall, Voice};
+use crate::facts::{Certainty, DeviceWait, Holder, ResourceId, Timeout};
 use crate::units::{ProcessIx, ThreadRef};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,6 +31,9 @@ pub(super) fn doing(look: &Look<'_>, t: ThreadRef) -> Doing {
         return Doing::Unknown;
     };
     let wait = look.graph.waits.get(&t);
+    if let Some(doing) = look.facts.devices.get(&t).and_then(|d| at_device(look, t, d)) {
+        return doing;
+    }
     let (moved, ran) = match look.movement {
         Some(m) => (m.moved.contains(&t), m.ran.contains(&t)),
         None => (false, state.state == Some('R')),
@@ -55,6 +58,20 @@ pub(super) fn doing(look: &Look<'_>, t: ThreadRef) -> Doing {
     }
 }
 
+/// What a thread that waits for a device is doing, where memory shows how the device gets on: a thread that polls runs and
+/// does not get on, and one that sleeps may be about to wake.
+fn at_device(look: &Look<'_>, t: ThreadRef, wait: &DeviceWait) -> Option<Doing> {
+    let timed = look.graph.waits.get(&t).is_none_or(|w| w.timeout != Timeout::None);
+    if wait.over {
+        return Some(Doing::Runs);
+    }
+    if wait.pulse.is_empty() || timed {
+        return None;
+    }
+    let moved = |m: &Movement| m.devices.contains(&t) || (!wait.polls && m.moved.contains(&t));
+    Some(if look.movement.is_some_and(moved) { Doing::Runs } else { Doing::Waits })
+}
+
 /// Every thread of the look.
 pub(super) fn threads(look: &Look<'_>) -> Vec<ThreadRef> {
     let each = |(p, n): (usize, usize)| {
@@ -70,8 +87,8 @@ pub(super) fn find(look: &Look<'_>, voice: &Voice<'_>) -> Vec<Stall> {
     let mut behind: BTreeMap<ThreadRef, BTreeSet<ThreadRef>> = BTreeMap::new();
     let mut weakest: BTreeMap<ThreadRef, Certainty> = BTreeMap::new();
     for wait in graph.waits.values() {
-        let lock = graph.resource(wait.on).is_some_and(|r| is_lock(r.kind) && !r.idle);
-        if !lock || doing(look, wait.thread) != Doing::Waits {
+        let counts = graph.resource(wait.on).is_some_and(|r| (is_lock(r.kind) || is_device(r.kind)) && !r.idle);
+        if !counts || doing(look, wait.thread) != Doing::Waits {
             continue;
         }
         if let Some((root, certainty)) = root_of(look, wait.thread) {
@@ -155,7 +172,7 @@ fn root_of(look: &Look<'_>, from: ThreadRef) -> Option<(ThreadRef, Option<Certai
             }
             // a lock whose holder is not known: with one look it may be about to be released; and a GIL nobody holds is
             // about to be taken by one of its waiters
-            (_, None) if at == from && look.movement.is_none() => return None,
+            (_, None) if at == from && look.movement.is_none() && !look.facts.devices.contains_key(&at) => return None,
             (_, None) if wait.is_some_and(|w| w.timeout == Timeout::Periodic) => return None,
             (_, None) => return Some((at, weakest)),
         }

@@ -28,6 +28,20 @@ pub(super) struct Call {
     pub hidden: bool,
 }
 
+impl Call {
+    /// What the function called means.
+    pub fn signature(&self) -> Option<&'static FrameSignature> {
+        let function = self.function.as_deref()?;
+        let of = |f: &&FrameSignature| f.means.word("domain") == Some(self.domain);
+        Layouts::gpu_frames().frames.iter().filter(of).find(|f| f.functions().iter().any(|name| name == function))
+    }
+
+    /// The kind of thing it may wait for.
+    pub fn waits(&self) -> Option<&'static str> {
+        self.signature()?.means.word("waits")
+    }
+}
+
 /// Looks threads' frames through; each module once.
 pub(super) struct Calls<'a> {
     view: &'a View<'a>,

@@ -1,6 +1,7 @@
 //! `gil-held-across-wait`: a thread keeps the GIL while it waits for another thread to do something that needs the GIL.
 
-use super::{Pattern, Scene, Shape, Story, is_rendezvous};
+use super::outside_wait::device;
+use super::{Pattern, Scene, Shape, Story, is_device, is_rendezvous};
 use crate::facts::{ResourceId, ResourceKind};
 use crate::units::ThreadRef;
 use crate::verdict::voice::capital;
@@ -58,8 +59,25 @@ fn cycle(scene: &Scene<'_>) -> Option<Story> {
 
 fn chain(scene: &Scene<'_>, root: ThreadRef, holds: &[ResourceId]) -> Option<Story> {
     let gil = holds.iter().find(|h| scene.kind(**h) == ResourceKind::Gil)?;
-    let wait = scene.wait(root).filter(|w| is_rendezvous(scene.kind(w.on)))?;
+    let wait = scene.wait(root).filter(|w| is_rendezvous(scene.kind(w.on)) || is_device(scene.kind(w.on)))?;
     let voice = scene.voice;
+    if is_device(scene.kind(wait.on)) {
+        return Some(Story {
+            explanation: format!(
+                "{} keeps {} while it {}{}.{} If the GPU needs anything of a thread that waits for {}, a kernel to be \
+                 launched, a flag to be set or a callback to be run, this is a deadlock through the GPU; nothing read shows \
+                 that, so it is not claimed.",
+                capital(&voice.thread(root)),
+                voice.name(*gil),
+                voice.waits(wait.on),
+                voice.in_device_call(root),
+                device(scene, root),
+                voice.name(*gil),
+            ),
+            advice: format!("{ADVICE} See that no kernel waits for a later call of the same process."),
+            culprit: Some(root),
+        });
+    }
     Some(Story {
         explanation: format!(
             "{} keeps {} while it {}. If what it waits for is to be done by a thread that needs {}, this is a deadlock; \

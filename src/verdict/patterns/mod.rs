@@ -401,6 +401,12 @@ pub fn is_lock(kind: ResourceKind) -> bool {
     )
 }
 
+/// Whether a kind is a device's: something a GPU does.
+#[must_use]
+pub fn is_device(kind: ResourceKind) -> bool {
+    matches!(kind, ResourceKind::GpuSignal | ResourceKind::GpuQueue | ResourceKind::GpuStream)
+}
+
 /// Whether a kind is one of the loader's locks.
 #[must_use]
 pub fn is_loader_lock(kind: ResourceKind) -> bool {

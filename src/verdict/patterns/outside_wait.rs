@@ -1,6 +1,6 @@
 //! `io-wait`, `peer-wait`, `gpu-wait`: no cycle, but all wait behind a thread that waits for something outside.
 
-use super::{Pattern, Scene, Shape, Story};
+use super::{Pattern, Scene, Shape, Story, is_device};
 use crate::facts::{ResourceId, ResourceKind, Timeout, Wakers};
 use crate::units::ThreadRef;
 use crate::verdict::voice::capital;
@@ -12,7 +12,7 @@ pub(super) const IO: Pattern = Pattern { word: "io-wait", tell: io };
 fn gpu(scene: &Scene<'_>) -> Option<Story> {
     tell(
         scene,
-        |k| matches!(k, ResourceKind::GpuSignal | ResourceKind::GpuQueue | ResourceKind::GpuStream),
+        is_device,
         "Do not hold a lock or the GIL across a wait for the device: synchronise first, then lock. Let no kernel depend on \
          a later call from the same process. Look at the kernel with the GPU debugger where no host thread is involved.",
     )
@@ -74,10 +74,22 @@ fn tell(scene: &Scene<'_>, of: fn(ResourceKind) -> bool, advice: &str) -> Option
         advice.to_owned()
     };
     let explanation = format!(
-        "{} This is no cycle: what ends the wait lies outside these threads.",
-        chain(scene, root, holds, behind)
+        "{}{} This is no cycle: what ends the wait lies outside these threads.",
+        chain(scene, root, holds, behind),
+        device(scene, root),
     );
     Some(Story { explanation, advice, culprit: Some(root) })
+}
+
+/// How the device stands that `root` waits for, in sentences with a space before.
+pub(super) fn device(scene: &Scene<'_>, root: ThreadRef) -> String {
+    let state = scene.look.facts.devices.get(&root).map_or(&[][..], |d| d.state.as_slice());
+    let sentence = |s: &String| {
+        let mut chars = s.chars();
+        let first = chars.next().map(|c| c.to_uppercase().collect::<String>()).unwrap_or_default();
+        format!(" {first}{}.", chars.as_str())
+    };
+    state.iter().map(sentence).collect()
 }
 
 /// `Thread 402 holds the GIL and waits for socket 12; 6 threads wait behind it.`
@@ -97,7 +109,7 @@ pub(super) fn chain(scene: &Scene<'_>, root: ThreadRef, holds: &[ResourceId], be
                 Timeout::Some => " with a time-out".to_owned(),
                 Timeout::None | Timeout::Periodic => String::new(),
             };
-            format!("{}{ends}", voice.waits(wait.on))
+            format!("{}{}{ends}", voice.waits(wait.on), voice.in_device_call(root))
         }
         None => match voice.state(root).and_then(|s| s.wchan.clone()) {
             Some(wchan) => format!("is blocked in the kernel, in {}", crate::verdict::plain(&wchan)),

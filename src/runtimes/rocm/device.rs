@@ -1,0 +1,156 @@
+//! The device as the host's memory shows it: signals, queues, packets, and what a signal waits for.
+
+use super::kernels::Kernels;
+use super::queues::{Packet, Queue, Work};
+use super::signals::{Signal, Signals};
+use crate::facts::Gap;
+use crate::memory::{Memory, ReadError};
+use crate::units::Addr;
+use std::collections::BTreeSet;
+
+/// Queues read at most.
+pub(super) const MAX_QUEUES: usize = 128;
+/// Signals followed from one to the next: a barrier's signal may be another queue's.
+const MAX_CHAIN: usize = 8;
+
+/// A queue and those of its packets that were read.
+pub(super) struct Ring {
+    pub queue: Queue,
+    pub packets: Vec<Packet>,
+}
+
+/// All of it.
+pub(super) struct Device<'a> {
+    pub signals: Signals,
+    pub rings: Vec<Ring>,
+    kernels: &'a Kernels,
+    pub gaps: Vec<Gap>,
+}
+
+impl<'a> Device<'a> {
+    /// Reads the queues of the doorbells among `signals`, their packets, and the signals of those.
+    pub fn read(memory: &dyn Memory, mut signals: Signals, kernels: &'a Kernels) -> Device<'a> {
+        let mut gaps = Vec::new();
+        let mut rings = Vec::new();
+        let doorbells: Vec<(Addr, Addr)> = signals.doorbells().collect();
+        if doorbells.len() > MAX_QUEUES {
+            gaps.push(Gap(format!("of {} GPU queues the first {MAX_QUEUES} were read", doorbells.len())));
+        }
+        for (doorbell, at) in doorbells.into_iter().take(MAX_QUEUES) {
+            match Queue::read(memory, at, doorbell) {
+                Some(Ok(queue)) => {
+                    let (packets, missing) = queue.packets(memory);
+                    if let Some(why) = missing.filter(|_| queue.pending() > 0) {
+                        gaps.push(Gap(ring_missing(&queue, why)));
+                    }
+                    rings.push(Ring { queue, packets });
+                }
+                Some(Err(why)) => gaps.push(Gap(why)),
+                None => {}
+            }
+        }
+        for packet in rings.iter().flat_map(|r| &r.packets) {
+            signals.learn(memory, packet.completes);
+            if let Work::Barrier(on) = &packet.work {
+                for s in on {
+                    signals.learn(memory, *s);
+                }
+            }
+        }
+        for ring in &rings {
+            signals.learn(memory, ring.queue.inactive);
+        }
+        Device { signals, rings, kernels, gaps }
+    }
+
+    /// The queue and packet that complete `signal`: of several the first that is not done.
+    pub fn producer(&self, signal: Addr) -> Option<(&Ring, &Packet)> {
+        let of = |ring: &'_ Ring| ring.packets.iter().position(|p| p.completes == signal && p.work != Work::Nothing);
+        self.rings.iter().find_map(|ring| Some((ring, ring.packets.get(of(ring)?)?)))
+    }
+
+    /// Numbers that change as the device comes nearer to `signal`: of its queue, and those its barriers wait for; of all
+    /// queues where none is known to complete it.
+    pub fn pulse(&self, signal: &Signal) -> Vec<u64> {
+        let mut pulse = vec![signal.at.0, signal.value.cast_unsigned()];
+        let mut seen = BTreeSet::new();
+        self.follow(signal.at, &mut seen, &mut pulse);
+        if seen.len() < 2 {
+            pulse.extend(self.rings.iter().flat_map(|r| [r.queue.at.0, r.queue.read, r.queue.write]));
+        }
+        pulse
+    }
+
+    fn follow(&self, signal: Addr, seen: &mut BTreeSet<Addr>, pulse: &mut Vec<u64>) {
+        if seen.len() > MAX_CHAIN || !seen.insert(signal) {
+            return;
+        }
+        let Some((ring, _)) = self.producer(signal) else { return };
+        if seen.insert(ring.queue.at) {
+            pulse.extend([ring.queue.at.0, ring.queue.read]);
+        }
+        for packet in &ring.packets {
+            let Work::Barrier(on) = &packet.work else { continue };
+            for s in on {
+                pulse.extend(self.signals.at(*s).map(|s| s.value.cast_unsigned()));
+                self.follow(*s, seen, pulse);
+            }
+        }
+    }
+
+    /// How the device stands with regard to `signal`, in sentences. `below_one`: the wait is known to be for a value < 1.
+    pub fn describe(&self, signal: &Signal, below_one: bool) -> Vec<String> {
+        let wanted = if below_one { ", and the wait is for a value below 1" } else { "" };
+        let mut said = vec![format!("signal {} reads {}{wanted}", signal.at, signal.value)];
+        match self.producer(signal.at) {
+            Some((ring, packet)) => {
+                let what = packet.describe(self.kernels, &self.signals);
+                said.push(format!("packet {} of queue {} completes it: {what}", packet.id, ring.queue.at));
+                said.extend(self.describe_queue(ring));
+            }
+            None => {
+                let waiting: Vec<&Ring> = self.rings.iter().filter(|r| r.queue.pending() > 0).collect();
+                said.extend(waiting.iter().take(3).flat_map(|r| self.describe_queue(r)));
+                if waiting.is_empty() {
+                    said.push(match self.rings.len() {
+                        0 => "no queue was found".to_owned(),
+                        _ => "no queue has packets pending: it is the program that is to set it".to_owned(),
+                    });
+                }
+            }
+        }
+        said
+    }
+
+    /// `queue 0x… has 3 packets pending (read 118, write 121); the oldest is kernel `vector_add``.
+    fn describe_queue(&self, ring: &Ring) -> Vec<String> {
+        let q = &ring.queue;
+        let counts = format!("(read {}, write {})", q.read, q.write);
+        let mut said = vec![match q.pending() {
+            0 => format!("queue {} has no packets pending {counts}", q.at),
+            1 => format!("queue {} has 1 packet pending {counts}", q.at),
+            n => format!("queue {} has {n} packets pending {counts}", q.at),
+        }];
+        if let Some(oldest) = ring.packets.iter().find(|p| p.id == q.read && q.pending() > 0) {
+            let what = oldest.describe(self.kernels, &self.signals);
+            if let Some(first) = said.first_mut() {
+                *first += &format!("; the oldest is {what}");
+            }
+        }
+        if let Some(error) = self.signals.at(q.inactive).filter(|s| s.value != 0) {
+            said.push(format!("the device stopped queue {} with error {:#x}", q.at, error.value));
+        }
+        said
+    }
+}
+
+fn ring_missing(queue: &Queue, why: ReadError) -> String {
+    let n = queue.pending();
+    let packets = if n == 1 { "1 packet".to_owned() } else { format!("{n} packets") };
+    match why {
+        ReadError::NotInCore(_) => {
+            format!("the ring of queue {} is not in the core: its {packets} pending are not told", queue.at)
+        }
+        why => format!("the {packets} pending in queue {} could not all be read: {why}", queue.at),
+    }
+}

@@ -1,0 +1,180 @@
+//! HSA signals in host memory: what one is, and where all of them lie.
+
+use crate::layout::{Layouts, StructLayout, Subject};
+use crate::memory::{Memory, MemoryExt};
+use crate::snapshot::Snapshot;
+use crate::target::Mapping;
+use crate::units::{Addr, PAGE};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Bytes of a signal, and what its address is a multiple of: the runtime hands them out from blocks of whole pages.
+pub(super) const SIZE: u64 = 128;
+/// Memory searched for signals at most, and the largest mapping searched: the blocks are small.
+const MAX_SEARCHED: u64 = 256 << 20;
+const MAX_MAPPING: u64 = 64 << 20;
+/// Bytes read at once while searching.
+const PIECE: u64 = 1 << 20;
+/// Pages with signals that are kept; each has 32.
+const MAX_PAGES: usize = 256;
+
+/// A signal as it stood.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Signal {
+    /// Its handle.
+    pub at: Addr,
+    /// Its value; of a doorbell the address that rings it.
+    pub value: i64,
+    /// The kernel's event it raises; 0: none, one polls it.
+    pub event: u32,
+    /// The runtime's own object for it.
+    pub core: Addr,
+    /// Of a doorbell: its queue.
+    pub queue: Option<Addr>,
+}
+
+/// Kinds: a signal of a program, and the doorbells of a queue. Source: `amd_hsa_signal.h`, `amd_signal_kind_t`.
+const USER: i64 = 1;
+const DOORBELLS: [i64; 2] = [-1, -2];
+
+pub(super) fn layout() -> Option<&'static StructLayout> {
+    Layouts::rocm().layout("amd_signal_t", &Subject::default())
+}
+
+impl Signal {
+    /// The signal with the handle `at`: `None` where there is none, a freed one, or its bytes cannot be read.
+    pub fn read(memory: &dyn Memory, at: Addr) -> Option<Signal> {
+        if at.is_null() || !at.0.is_multiple_of(SIZE) {
+            return None;
+        }
+        let image = layout()?.read(memory, at)?;
+        let kind = image.value("kind")?;
+        let doorbell = DOORBELLS.contains(&kind);
+        if image.word("magic")? != Layouts::rocm().number("signal_magic")? || !(kind == USER || doorbell) {
+            return None;
+        }
+        Some(Signal {
+            at,
+            value: image.value("value")?,
+            event: u32::try_from(image.word("event_id")?).ok()?,
+            core: Addr(image.word("core_signal")?),
+            queue: doorbell.then(|| image.word("queue_ptr")).flatten().map(Addr),
+        })
+    }
+}
+
+/// Whether signals may lie in a mapping: they are in plain memory of the process.
+fn may_hold(m: &Mapping) -> bool {
+    let p = m.permissions;
+    p.read && p.write && !p.execute && m.path.as_ref().is_none_or(|path| path.as_os_str() == "[heap]")
+}
+
+/// The pages that hold signals, found by their magic number; and whether there are more than are kept.
+pub(super) fn find_pages(snapshot: &Snapshot, memory: &dyn Memory) -> (Vec<Addr>, bool) {
+    let mut places: Vec<&Mapping> = snapshot.mappings.iter().filter(|m| may_hold(m)).collect();
+    places.sort_by_key(|m| m.end.0.saturating_sub(m.start.0));
+    let mut pages = BTreeSet::new();
+    let mut searched = 0u64;
+    for m in places {
+        let len = m.end.0.saturating_sub(m.start.0);
+        if len > MAX_MAPPING || searched.saturating_add(len) > MAX_SEARCHED {
+            break;
+        }
+        searched = searched.saturating_add(len);
+        search(memory, m.start, len, &mut pages);
+        if pages.len() > MAX_PAGES {
+            break;
+        }
+    }
+    let more = pages.len() > MAX_PAGES;
+    (pages.into_iter().take(MAX_PAGES).collect(), more)
+}
+
+fn search(memory: &dyn Memory, start: Addr, len: u64, pages: &mut BTreeSet<Addr>) {
+    let mut done = 0;
+    while done < len {
+        let at = start.offset(done as i64);
+        let piece = PIECE.min(len - done);
+        match usize::try_from(piece).ok().and_then(|n| memory.read_vec(at, n).ok()) {
+            Some(bytes) => search_bytes(&bytes, at, pages),
+            // a core may have some pages of it
+            None => {
+                for page in (0..piece).step_by(PAGE as usize) {
+                    let at = at.offset(page as i64);
+                    if let Ok(bytes) = memory.read_vec(at, PAGE as usize) {
+                        search_bytes(&bytes, at, pages);
+                    }
+                }
+            }
+        }
+        done += piece;
+    }
+}
+
+fn search_bytes(bytes: &[u8], at: Addr, pages: &mut BTreeSet<Addr>) {
+    let Some(layout) = layout() else { return };
+    let (Some(magic), Some(field)) = (Layouts::rocm().number("signal_magic"), layout.field("magic")) else { return };
+    let kind = layout.field("kind");
+    for (slot, signal) in (0u64..).zip(bytes.chunks_exact(SIZE as usize)) {
+        let live = || kind.and_then(|k| k.value_of(signal)).is_some_and(|k| k == USER || DOORBELLS.contains(&k));
+        if field.word_of(signal) == Some(magic) && live() {
+            pages.insert(at.offset((slot * SIZE) as i64).page());
+        }
+    }
+}
+
+/// All signals that were read.
+#[derive(Default)]
+pub(super) struct Signals {
+    by_handle: BTreeMap<Addr, Signal>,
+    by_event: HashMap<u32, Vec<Addr>>,
+    by_core: HashMap<Addr, Addr>,
+}
+
+impl Signals {
+    /// Those of `pages`.
+    pub fn read(memory: &dyn Memory, pages: &[Addr]) -> Signals {
+        let mut signals = Signals::default();
+        for page in pages {
+            for slot in (0..PAGE).step_by(SIZE as usize) {
+                signals.learn(memory, page.offset(slot as i64));
+            }
+        }
+        signals
+    }
+
+    /// The signal with this handle, read where it is not known yet.
+    pub fn learn(&mut self, memory: &dyn Memory, at: Addr) -> Option<Signal> {
+        if let Some(known) = self.by_handle.get(&at) {
+            return Some(*known);
+        }
+        let signal = Signal::read(memory, at)?;
+        self.by_handle.insert(at, signal);
+        if signal.event != 0 && signal.queue.is_none() {
+            self.by_event.entry(signal.event).or_default().push(at);
+        }
+        if !signal.core.is_null() {
+            self.by_core.insert(signal.core, at);
+        }
+        Some(signal)
+    }
+
+    /// The signal with this handle, as far as it was read.
+    pub fn at(&self, handle: Addr) -> Option<Signal> {
+        self.by_handle.get(&handle).copied()
+    }
+
+    /// The signal that a word names: its handle, or the runtime's own object for it.
+    pub fn named_by(&self, word: u64) -> Option<Signal> {
+        self.at(Addr(word)).or_else(|| self.at(*self.by_core.get(&Addr(word))?)).filter(|s| s.queue.is_none())
+    }
+
+    /// The signals that raise an event.
+    pub fn of_event(&self, event: u32) -> impl Iterator<Item = Signal> + '_ {
+        self.by_event.get(&event).into_iter().flatten().filter_map(|at| self.at(*at))
+    }
+
+    /// The doorbells: each with its queue.
+    pub fn doorbells(&self) -> impl Iterator<Item = (Addr, Addr)> + '_ {
+        self.by_handle.values().filter_map(|s| Some((s.at, s.queue.filter(|q| !q.is_null())?)))
+    }
+}
