@@ -40,13 +40,14 @@
 
 enum { READY_MOST = 64, READY_GATES = 8, READY_LOOKS = 5, READY_PATIENCE = 30000 };
 
-enum ready_where { READY_AT, READY_BEYOND_GATES, READY_GONE };
+enum ready_where { READY_AT, READY_BEYOND_GATES, READY_GONE, READY_IN_CALL, READY_GPU_ASLEEP, READY_GPU_SPINS, READY_GPU };
 
 struct ready_place {
     int filled; /* published last */
     int tid;
     enum ready_where where;
-    uintptr_t from, to; /* READY_AT: the futex word lies in here */
+    uintptr_t from, to; /* READY_AT: the futex word lies in here; READY_IN_CALL: the system call's number */
+    unsigned long long ran; /* ns on a CPU when the observer first saw it run */
 };
 
 static struct ready_place ready_places[READY_MOST];
@@ -84,6 +85,30 @@ READY_API void ready_gone(void)
     ready_put(READY_GONE, 0, 0);
 }
 
+/* The calling thread makes this system call next, and stays in it. */
+READY_API void ready_in_call(int number)
+{
+    ready_put(READY_IN_CALL, (uintptr_t)number, 0);
+}
+
+/* The calling thread waits for a GPU next: asleep in the KFD's AMDKFD_IOC_WAIT_EVENTS, ... */
+READY_API void ready_gpu_asleep(void)
+{
+    ready_put(READY_GPU_ASLEEP, 0, 0);
+}
+
+/* ... or spinning, which is to have run for 20 ms, ... */
+READY_API void ready_gpu_spins(void)
+{
+    ready_put(READY_GPU_SPINS, 0, 0);
+}
+
+/* ... or whichever of them the runtime likes. */
+READY_API void ready_gpu(void)
+{
+    ready_put(READY_GPU, 0, 0);
+}
+
 /* The kernel's name of the calling thread, at most 15 characters. */
 READY_API void ready_name(const char *name)
 {
@@ -102,8 +127,26 @@ READY_API void ready_gate_pass(int i)
         syscall(SYS_futex, &ready_gates[i], FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
 }
 
-/* Does the thread sleep where it said it would? */
-static int ready_is_there(const struct ready_place *p)
+/* Has the thread run for 20 ms since the observer first saw it run? */
+static int ready_spins(struct ready_place *p)
+{
+    char path[64], text[128];
+    snprintf(path, sizeof path, "/proc/self/task/%d/schedstat", p->tid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    if (n <= 0)
+        return 0;
+    text[n] = 0;
+    unsigned long long ran = strtoull(text, NULL, 10);
+    if (!p->ran)
+        p->ran = ran;
+    return ran - p->ran > 20000000;
+}
+
+/* Does the thread wait where it said it would? */
+static int ready_is_there(struct ready_place *p)
 {
     char path[64], text[128], *rest;
     snprintf(path, sizeof path, "/proc/self/task/%d/syscall", p->tid);
@@ -116,7 +159,13 @@ static int ready_is_there(const struct ready_place *p)
     if (n <= 0)
         return 0;
     text[n] = 0; /* "running", "-1 SP PC", or "NUMBER ARG0 ... ARG5 SP PC" */
+    if (!strncmp(text, "running", 7))
+        return (p->where == READY_GPU_SPINS || p->where == READY_GPU) && ready_spins(p);
     long number = strtol(text, &rest, 10);
+    if (p->where == READY_IN_CALL)
+        return rest != text && number == (long)p->from;
+    if (p->where == READY_GPU_ASLEEP || p->where == READY_GPU)
+        return number == SYS_ioctl && strstr(rest, " 0xc0184b0c ");
     if (rest == text || number != SYS_futex)
         return 0;
     uintptr_t word = strtoull(rest, NULL, 16);

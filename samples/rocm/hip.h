@@ -12,6 +12,7 @@
 #include "code_object.h"
 #include <dlfcn.h>
 #include <signal.h>
+#include <stdbool.h>
 
 /* The calls that the samples make: result, name, parameters. hipError_t is an int; modules, streams and events are pointers. */
 #define HIP_CALLS(CALL)                                                                                                \
@@ -37,12 +38,15 @@
     CALL(int, hipMemcpyAsync, (void *to, const void *from, size_t size, int kind, void *stream))                       \
     CALL(int, hipLaunchHostFunc, (void *stream, void (*function)(void *), void *data))
 
-/* The HSA calls. A signal is a 64-bit handle. */
+/* The HSA calls. A signal is a 64-bit handle; a condition one of these. */
+enum { HSA_EQ, HSA_NE, HSA_LT, HSA_GTE };
 #define HSA_CALLS(CALL)                                                                                                \
     CALL(int, hsa_init, (void))                                                                                        \
     CALL(int, hsa_signal_create, (int64_t initial, uint32_t consumers, const void *agents, uint64_t *signal))          \
     CALL(int, hsa_signal_destroy, (uint64_t signal))                                                                   \
     CALL(int64_t, hsa_signal_wait_scacquire, (uint64_t signal, int condition, int64_t value, uint64_t timeout, int how)) \
+    CALL(uint32_t, hsa_amd_signal_wait_any, (uint32_t count, const uint64_t *signals, const int *conditions,           \
+                                             const int64_t *values, uint64_t timeout, int how, int64_t *value))        \
     CALL(void, hsa_signal_store_screlease, (uint64_t signal, int64_t value))                                           \
     CALL(int, hsa_amd_signal_async_handler, (uint64_t signal, int condition, int64_t value,                            \
                                              bool (*handler)(int64_t, void *), void *data))                            \
@@ -51,7 +55,6 @@
     CALL(int, hsa_queue_create, (uint64_t agent, uint32_t size, uint32_t type, void *callback, void *data,             \
                                  uint32_t private_size, uint32_t group_size, void **queue))
 
-#include <stdbool.h>
 #define CALL(result, name, parameters) static __attribute__((unused)) result(*name) parameters;
 HIP_CALLS(CALL)
 HSA_CALLS(CALL)
