@@ -26,6 +26,10 @@ pub enum Command {
     Attach(Attach),
     /// Report on a core file
     Core(Core),
+    /// Report on what a debugger has open; its plugin starts this and answers
+    Bridge(Bridge),
+    /// Print the plugin that brings `hangscope` into a debugger
+    Plugin(Plugin),
     /// Run a command; where it hangs, name the deadlock, end it and exit 124
     Run(Run),
     /// Start a small program that deadlocks, report on it, end it
@@ -72,6 +76,79 @@ pub struct Core {
     /// The program that dumped it, where the core's own path is of no use
     #[arg(long, value_name = "FILE")]
     pub exe: Option<PathBuf>,
+}
+
+/// `hangscope bridge`.
+#[derive(Args, Debug)]
+pub struct Bridge {
+    /// The longest the debugger may take for one answer
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
+    pub answer_within: Duration,
+    /// What to show; by default the report
+    #[command(subcommand)]
+    pub what: Option<Show>,
+}
+
+/// What the plugin's command shows.
+#[derive(Subcommand, Debug)]
+pub enum Show {
+    /// Every thread's stack
+    Threads,
+    /// Who waits for whom; or draw it
+    Graph {
+        /// Draw it in this form
+        form: Option<Drawing>,
+        /// Where to; by default the debugger shows it
+        file: Option<PathBuf>,
+    },
+    /// The report for programs
+    Json {
+        /// Where to; by default the debugger shows it
+        file: Option<PathBuf>,
+    },
+    /// Why it cannot go on, and what to change
+    Explain,
+    /// Select the thread and frame that waits, or that holds what the selected thread waits for
+    Goto {
+        /// Which
+        place: Place,
+        /// Instead of the selected thread
+        tid: Option<i32>,
+    },
+}
+
+/// Forms of a drawing.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Drawing {
+    /// For Graphviz
+    Dot,
+    /// A picture
+    Svg,
+}
+
+/// Places of a hang.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Where the thread waits
+    Waits,
+    /// Where the holder of what it waits for took that
+    Holds,
+}
+
+/// `hangscope plugin`.
+#[derive(Args, Debug)]
+pub struct Plugin {
+    /// Whose
+    pub debugger: Debugger,
+}
+
+/// Debuggers with a plugin.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Debugger {
+    /// gdb 9 and later, rocgdb
+    Gdb,
+    /// lldb 16 and later
+    Lldb,
 }
 
 /// `hangscope run`.
@@ -153,6 +230,10 @@ pub enum Format {
     Text,
     /// For programs: `hangscope/1`
     Json,
+    /// Who waits for whom, for Graphviz
+    Dot,
+    /// Who waits for whom, as a picture
+    Svg,
 }
 
 /// When to colour.

@@ -13,6 +13,7 @@ use crate::graph::Graph;
 use crate::memory::{Kept, Memory};
 use crate::runtimes::{self, Decoder, Held, View};
 use crate::snapshot::{Snapshot, WithImages};
+use crate::target::bridge::Bridge;
 use crate::target::core::{CoreFile, CoreOptions};
 use crate::target::live::{Live, Released, StopLimits, Undisturbed};
 use crate::target::{Target, TargetError, minicore};
@@ -99,7 +100,7 @@ pub struct Diagnosis {
 pub struct Captured {
     /// When.
     pub at: SystemTime,
-    /// The contract's word: `live` or `core`.
+    /// The contract's word: `live`, `core` or `bridge`.
     pub source: &'static str,
     /// How long the target was held: of several processes the longest.
     pub pause: Option<Duration>,
@@ -293,6 +294,7 @@ pub fn core(path: &Path, exe: Option<&Path>, options: &Options) -> Result<Diagno
         path,
         &CoreOptions {
             exe: exe.map(Path::to_path_buf),
+            resolved: Vec::new(),
             sysroot: options.sysroot.clone(),
             debug_dirs: options.debug_dirs.clone(),
         },
@@ -310,6 +312,38 @@ pub fn core(path: &Path, exe: Option<&Path>, options: &Options) -> Result<Diagno
         syscalls_in_pause: 0,
         warnings: core.warnings(),
         partial: core.is_truncated(),
+    };
+    Ok(think(vec![understood], captured, None))
+}
+
+/// Diagnoses what a debugger has open: it stands still, so everything is read when it is wanted.
+///
+/// # Errors
+/// When the debugger went away, or did not keep to the protocol.
+pub fn bridge(bridge: &Bridge) -> Result<Diagnosis, DiagnoseError> {
+    let mut snapshot = Snapshot::prepare(bridge)?;
+    if bridge.is_live() {
+        snapshot.images_of_absent_files(bridge);
+    } else {
+        snapshot.images_from_memory(bridge);
+    }
+    snapshot.freeze(bridge.threads()?, None);
+    let decoders = find_runtimes(&snapshot, &WithImages::new(bridge, &snapshot));
+    // many small reads become few questions
+    bridge.expect(&unwind::find_interrupted_stacks(&snapshot, &snapshot.threads, bridge));
+    let held = Held { threads: &snapshot.threads, snapshot: &snapshot, memory: bridge };
+    decoders.iter().for_each(|d| d.gather(&held));
+    let understood = understand(ProcessIx(0), snapshot, bridge, &decoders, false);
+    if let Some(failure) = bridge.failure() {
+        return Err(failure.into());
+    }
+    let captured = Captured {
+        at: SystemTime::now(),
+        source: "bridge",
+        pause: None,
+        syscalls_in_pause: 0,
+        warnings: bridge.warnings(),
+        partial: bridge.is_partial(),
     };
     Ok(think(vec![understood], captured, None))
 }

@@ -79,6 +79,29 @@ const ORDER: [Option<Reg>; 27] = [
 const ORIG_RAX: usize = 15;
 const FS_BASE: usize = 21;
 
+/// What debuggers call the words of `user_regs_struct`, in its order.
+pub const WORD_NAMES: [&str; 27] = [
+    "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi", "orig_rax",
+    "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs",
+];
+
+/// Registers from words a debugger told, in the order of `user_regs_struct`; what it did not tell is unknown.
+///
+/// `None` without a program counter or a stack pointer: such a thread cannot be unwound.
+#[must_use]
+pub fn from_words(words: &[Option<u64>; 27]) -> Option<ThreadRegisters> {
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.unwrap_or(0).to_le_bytes()).collect();
+    let mut registers = parse_user_regs(&bytes)?;
+    for (reg, word) in ORDER.iter().zip(words) {
+        if let (Some(reg), None) = (reg, word) {
+            registers.file.forget(*reg);
+        }
+    }
+    registers.tls_base = words.get(FS_BASE).copied().flatten();
+    registers.syscall_register = words.get(ORIG_RAX).copied().flatten().map(u64::cast_signed);
+    (registers.pc().is_some() && registers.sp().is_some()).then_some(registers)
+}
+
 /// Reads the bytes `PTRACE_GETREGSET` gives, which a core's `NT_PRSTATUS` holds after its header.
 ///
 /// `None` when there are fewer than [`USER_REGS`] bytes (a 32-bit thread gives 68).
@@ -120,11 +143,23 @@ pub fn sleeping_syscall(registers: &ThreadRegisters) -> Option<Syscall> {
         _ if on_its_way_back(registers) => rax,
         _ => return None,
     };
+    Some(Syscall { number: (number != RESTART_SYSCALL).then_some(number), args: arguments(registers)? })
+}
+
+/// The same where nobody tells the number: in `rax` stands a restart code, and `code`, the two bytes before the program
+/// counter, is a `syscall` instruction.
+#[must_use]
+pub fn sleeping_unnumbered(registers: &ThreadRegisters, code: [u8; 2]) -> Option<Syscall> {
+    let restarts = matches!(registers.file.read(RAX)? as i64, -512 | -513 | -514 | -516 | -4);
+    Some(Syscall { number: None, args: arguments(registers)? }).filter(|_| restarts && code == [0x0f, 0x05])
+}
+
+fn arguments(registers: &ThreadRegisters) -> Option<[u64; 6]> {
     let mut args = [0; 6];
     for (slot, reg) in args.iter_mut().zip([RDI, RSI, RDX, R10, R8, R9]) {
         *slot = registers.file.read(reg)?;
     }
-    Some(Syscall { number: (number != RESTART_SYSCALL).then_some(number), args })
+    Some(args)
 }
 
 /// How many bytes before a `syscall` instruction [`number_before`] wants to see.

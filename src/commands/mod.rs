@@ -1,9 +1,11 @@
 //! One file per verb. Everything here may fail with one line for the person; exit codes are the contract's.
 
 pub mod attach;
+pub mod bridge;
 pub mod core;
 pub mod demo;
 pub mod doctor;
+pub mod plugin;
 pub mod python;
 pub mod run;
 
@@ -25,6 +27,8 @@ pub fn run(cli: &Cli) -> anyhow::Result<u8> {
     match &cli.command {
         Command::Attach(a) => attach::run(a, &cli.common),
         Command::Core(c) => core::run(c, &cli.common),
+        Command::Bridge(b) => bridge::run(b, &cli.common),
+        Command::Plugin(p) => plugin::run(p, &cli.common),
         Command::Run(r) => run::run(r, &cli.common),
         Command::Demo(d) => demo::run(d, &cli.common),
         Command::Doctor(d) => doctor::run(d, &cli.common),
@@ -70,6 +74,12 @@ pub fn deliver(diagnosis: &Diagnosis, common: &Common) -> anyhow::Result<u8> {
 /// The report as the options want it.
 #[must_use]
 pub fn render(diagnosis: &Diagnosis, common: &Common, to_stderr: bool) -> String {
+    render_part(diagnosis, common, to_stderr, report::Part::Whole)
+}
+
+/// A part of the report as the options want it.
+#[must_use]
+pub fn render_part(diagnosis: &Diagnosis, common: &Common, to_stderr: bool, part: report::Part) -> String {
     let captured = Captured {
         at: diagnosis.captured.at,
         source: diagnosis.captured.source,
@@ -87,6 +97,8 @@ pub fn render(diagnosis: &Diagnosis, common: &Common, to_stderr: bool) -> String
     };
     match common.form() {
         Format::Json => report::json(&case),
+        Format::Dot => report::dot(&case),
+        Format::Svg => report::svg(&case),
         Format::Text => report::text(
             &case,
             &report::TextOptions {
@@ -98,6 +110,7 @@ pub fn render(diagnosis: &Diagnosis, common: &Common, to_stderr: bool) -> String
                     Threads::Cycle => report::Threads::Cycle,
                 },
                 verbose: common.verbose,
+                part,
             },
         ),
     }

@@ -3,18 +3,23 @@
 //! Decides nothing: it lays out what the rooms before it said.
 
 mod crowd;
+mod dot;
+mod drawing;
 mod frames;
 pub mod json;
 mod paint;
 mod stacks;
+mod svg;
 mod tasks;
 #[cfg(test)]
 mod tests;
 mod text;
 mod time;
 
+pub use dot::dot;
 pub use json::json;
-pub use text::{TextOptions, Threads, text};
+pub use svg::svg;
+pub use text::{Part, TextOptions, Threads, text};
 
 use crate::facts::{Facts, RuntimeNote};
 use crate::graph::Graph;

@@ -76,7 +76,7 @@ fn text_keeps_to_its_page_with_and_without_colour() {
     for width in [48, 60, 80, 100, 120] {
         for threads in [Threads::All, Threads::Blocked, Threads::Cycle] {
             for verbose in [false, true] {
-                let options = TextOptions { color: false, width, threads, verbose };
+                let options = TextOptions { color: false, width, threads, verbose, ..TextOptions::default() };
                 let text = plain(&made, options);
                 let widest = text.lines().map(|l| l.chars().count()).max();
                 assert!(widest <= Some(width), "{width}: {text}");

@@ -25,6 +25,18 @@ pub enum Threads {
     Cycle,
 }
 
+/// Which part of the text report is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Part {
+    /// All of it.
+    #[default]
+    Whole,
+    /// Who waits for whom, without stacks and stories.
+    Edges,
+    /// Why, and what to change, without stacks.
+    Story,
+}
+
 /// How the text report looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TextOptions {
@@ -36,11 +48,13 @@ pub struct TextOptions {
     pub threads: Threads,
     /// Interpreter-internal frames, addresses and all evidence too.
     pub verbose: bool,
+    /// Which part.
+    pub part: Part,
 }
 
 impl Default for TextOptions {
     fn default() -> TextOptions {
-        TextOptions { color: false, width: 80, threads: Threads::Blocked, verbose: false }
+        TextOptions { color: false, width: 80, threads: Threads::Blocked, verbose: false, part: Part::Whole }
     }
 }
 
@@ -64,8 +78,10 @@ pub fn text(case: &Case<'_>, options: &TextOptions) -> String {
     out += &page.cycles();
     out += &page.orphans();
     out += &page.stalls();
-    out += &page.everyone_else();
-    out += &tasks::list(&page);
+    if options.part == Part::Whole {
+        out += &page.everyone_else();
+        out += &tasks::list(&page);
+    }
     out += &page.warnings();
     out
 }
@@ -119,8 +135,10 @@ impl Page<'_> {
                 if let Some(pause) = self.case.captured.pause {
                     parts.push(format!("held for {:.1} ms", pause.as_secs_f64() * 1e3));
                 }
-                if self.case.captured.source == "core" {
-                    parts.push("from a core".to_owned());
+                match self.case.captured.source {
+                    "core" => parts.push("from a core".to_owned()),
+                    "bridge" => parts.push("through a debugger".to_owned()),
+                    _ => {}
                 }
                 if self.case.verdict.looks > 1 {
                     parts.push("two looks".to_owned());
@@ -168,6 +186,9 @@ impl Page<'_> {
     }
 
     fn story(&self, why: &str, explanation: &str, advice: &str) -> String {
+        if self.options.part == Part::Edges {
+            return String::new();
+        }
         let mut out = self.title(why);
         out += &self.pen.paragraph(2, Style::Plain, &keep_names(explanation));
         if !advice.is_empty() {
@@ -251,6 +272,9 @@ impl Page<'_> {
 
     /// A thread's stack with its marks: where it waits, and where it took each of `holds`.
     pub(super) fn stack(&self, t: ThreadRef, holds: &[ResourceId]) -> String {
+        if self.options.part != Part::Whole {
+            return String::new();
+        }
         let mut marks: Vec<Mark> = Vec::new();
         if let Some(wait) = self.case.graph.waits.get(&t) {
             marks.push(Mark::waits(wait));

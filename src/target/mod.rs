@@ -2,6 +2,7 @@
 //!
 //! Doors carry threads, registers, mappings and bytes. They decode nothing and decide nothing.
 
+pub mod bridge;
 pub mod core;
 pub mod live;
 pub mod minicore;
@@ -230,6 +231,9 @@ pub enum TargetError {
         /// Why.
         cause: String,
     },
+    /// The debugger at the other end of a bridge has nothing to look at, or the conversation with it failed.
+    #[error(transparent)]
+    Bridge(#[from] bridge::BridgeError),
     /// A system call failed in a way none of the above names.
     #[error("{what}: {source}")]
     Io {

@@ -1,8 +1,8 @@
 //! The files a core's program had mapped, as found today: only those that are the very ones it ran.
 
 use super::CoreOptions;
-use super::segments::{EHDR, PHDR, Segments, u16_at, u64_at};
-use crate::memory::{FileBytes, MemoryExt};
+use super::segments::{EHDR, PHDR, u16_at, u64_at};
+use crate::memory::{FileBytes, Memory, MemoryExt};
 use crate::target::{Files, Mapping, Permissions, Process, TargetError};
 use crate::units::{Addr, PAGE};
 use goblin::container::{Container, Ctx, Endian};
@@ -11,6 +11,7 @@ use goblin::elf::header::{ELFCLASS64, ELFMAG};
 use goblin::elf::note::{NT_GNU_BUILD_ID, NoteDataIterator};
 use goblin::elf::program_header::{PT_LOAD, PT_NOTE};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,10 +26,17 @@ const MAX_VDSO: u64 = 1 << 20;
 /// Names shown in one warning.
 const SHOWN: usize = 4;
 
+/// Brings a file from the target's machine.
+pub(in crate::target) type Remote = Box<dyn Fn(&Path) -> Option<FileBytes> + Send + Sync>;
+
 /// Finds and checks files.
-pub(super) struct CoreFiles {
-    memory: Arc<Segments>,
+pub(in crate::target) struct CoreFiles {
+    memory: Arc<dyn Memory + Send + Sync>,
     options: CoreOptions,
+    /// What asks the target's own machine for a file, where that is another one than ours.
+    remote: Option<Remote>,
+    /// By their last names, the files a debugger found.
+    resolved: HashMap<OsString, Vec<PathBuf>>,
     exe: Option<PathBuf>,
     /// For each file, the mappings of its first byte: where they begin, and their length.
     bases: HashMap<PathBuf, Vec<(u64, u64)>>,
@@ -146,14 +154,35 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl CoreFiles {
-    pub fn new(memory: Arc<Segments>, process: &Process, mappings: &[Mapping], options: &CoreOptions) -> CoreFiles {
+    pub fn new(
+        memory: Arc<dyn Memory + Send + Sync>,
+        process: &Process,
+        mappings: &[Mapping],
+        options: &CoreOptions,
+    ) -> CoreFiles {
         let mut bases: HashMap<PathBuf, Vec<(u64, u64)>> = HashMap::new();
         for m in mappings.iter().filter(|m| m.offset == 0) {
             if let Some(path) = m.path.as_ref().filter(|_| m.is_file()) {
                 bases.entry(path.clone()).or_default().push((m.start.0, m.end.0 - m.start.0));
             }
         }
-        CoreFiles { memory, options: options.clone(), exe: process.exe.clone(), bases, trouble: Mutex::default() }
+        let mut resolved: HashMap<OsString, Vec<PathBuf>> = HashMap::new();
+        for path in &options.resolved {
+            // a mapping bears the name behind all links
+            for name in [Some(path.clone()), std::fs::canonicalize(path).ok()].into_iter().flatten() {
+                if let Some(name) = name.file_name() {
+                    resolved.entry(name.to_owned()).or_default().push(path.clone());
+                }
+            }
+        }
+        let (exe, options) = (process.exe.clone(), options.clone());
+        CoreFiles { memory, options, remote: None, resolved, exe, bases, trouble: Mutex::default() }
+    }
+
+    /// The same, for a process on another machine: files of this one count only where memory proves them.
+    pub fn on_another_machine(mut self, remote: Remote) -> CoreFiles {
+        self.remote = Some(remote);
+        self
     }
 
     /// Where the file behind `mapping` begins in memory: start and bytes of the mapping of its first byte.
@@ -180,7 +209,9 @@ impl CoreFiles {
         let inside = path.strip_prefix("/").unwrap_or(path);
         all.extend(self.options.sysroot.iter().map(|root| (root.join(inside), false)));
         // beside a sysroot, this machine's file of the same name is likely another
-        all.push((path.to_owned(), self.options.sysroot.is_some()));
+        let found = path.file_name().and_then(|name| self.resolved.get(name)).into_iter().flatten();
+        all.extend(found.map(|path| (path.clone(), true)));
+        all.push((path.to_owned(), self.options.sysroot.is_some() || self.remote.is_some()));
         if let Some((first, rest)) = build_id.and_then(|id| id.split_first()) {
             let name = Path::new(".build-id").join(hex(&[*first])).join(hex(rest));
             for dir in self.debug_directories() {
@@ -220,8 +251,14 @@ impl CoreFiles {
                 }
             }
         }
+        if let Some(bytes) = self.remote.as_ref().filter(|_| !mapping.deleted).and_then(|bring| bring(path)) {
+            match compare(core.as_ref(), ElfStart::of_file(&bytes).as_ref()) {
+                Match::Same | Match::Unknown => return Ok(bytes),
+                Match::Other(why) => refusal = Some(why),
+            }
+        }
         Err(refusal.unwrap_or_else(|| match mapping.deleted {
-            true => "deleted before the core was written; give --sysroot".to_owned(),
+            true => "deleted since it was mapped; give --sysroot".to_owned(),
             false => "missing; give --sysroot".to_owned(),
         }))
     }
@@ -269,7 +306,8 @@ impl CoreFiles {
         let mut all = Vec::new();
         if !trouble.unverified.is_empty() {
             let names = listed(trouble.unverified.iter().map(|p| p.display().to_string()), trouble.unverified.len());
-            all.push(format!("not verified, because the core lacks their build-id: {names}"));
+            let place = if self.remote.is_some() { "memory" } else { "the core" };
+            all.push(format!("not verified, because {place} lacks their build-id: {names}"));
         }
         let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for (path, why) in &trouble.refused {

@@ -3,7 +3,7 @@
 use super::notes::Notes;
 use super::segments::Segments;
 use crate::arch::{Arch, ThreadRegisters, x86_64};
-use crate::memory::MemoryExt;
+use crate::memory::{Memory, MemoryExt};
 use crate::target::{Mapping, Process, ThreadState};
 use crate::units::{Addr, HostTid, Pid, Tid};
 use std::collections::{HashMap, HashSet};
@@ -14,8 +14,8 @@ const AT_EXECFN: u64 = 31;
 
 /// `struct pthread.header.self` and `struct pthread.tid` from the TLS base, x86-64.
 /// Source: glibc `nptl/descr.h`, `sysdeps/x86_64/nptl/tls.h`; the same in 2.17 to 2.43.
-const PTHREAD_SELF: i64 = 0x10;
-const PTHREAD_TID: i64 = 0x2d0;
+pub(in crate::target) const PTHREAD_SELF: i64 = 0x10;
+pub(in crate::target) const PTHREAD_TID: i64 = 0x2d0;
 /// The largest pid Linux gives (`PID_MAX_LIMIT`).
 const PID_MAX: u32 = 1 << 22;
 
@@ -111,7 +111,11 @@ pub(super) fn threads(
     memory: &Segments,
     warnings: &mut Vec<String>,
 ) -> Vec<ThreadState> {
-    let inner = inner_tids(notes, mappings, memory);
+    let told = notes.threads.iter().map(|t| (t.pid, t.registers.as_ref()));
+    let inner = match notes.own.has_threads() {
+        true => HashMap::new(),
+        false => inner_tids(told, mappings, memory),
+    };
     if !inner.is_empty() {
         warnings.push(
             "the core numbers its threads by another PID namespace than the program's own; the program's numbers are shown".into(),
@@ -150,17 +154,21 @@ pub(super) fn threads(
 ///
 /// A single thread that differs proves nothing (a raw `clone` shares its creator's TLS base), nor does musl, whose
 /// structure is another.
-fn inner_tids(notes: &Notes, mappings: &[Mapping], memory: &Segments) -> HashMap<i32, i32> {
+pub(in crate::target) fn inner_tids<'a>(
+    threads: impl Iterator<Item = (i32, Option<&'a ThreadRegisters>)>,
+    mappings: &[Mapping],
+    memory: &dyn Memory,
+) -> HashMap<i32, i32> {
     let musl =
         mappings.iter().filter_map(|m| m.path.as_deref()?.file_name()?.to_str()).any(|n| n.starts_with("ld-musl"));
-    if musl || notes.own.has_threads() {
+    if musl {
         return HashMap::new();
     }
     let mut inner = HashMap::new();
     let mut seen = HashSet::new();
-    for t in &notes.threads {
-        match t.registers.as_ref().and_then(|r| pthread_tid(r, memory)) {
-            Some(tid) if tid != t.pid && seen.insert(tid) => inner.insert(t.pid, tid),
+    for (told, registers) in threads {
+        match registers.and_then(|r| pthread_tid(r, memory)) {
+            Some(tid) if tid != told && seen.insert(tid) => inner.insert(told, tid),
             _ => return HashMap::new(),
         };
     }
@@ -168,7 +176,7 @@ fn inner_tids(notes: &Notes, mappings: &[Mapping], memory: &Segments) -> HashMap
 }
 
 /// The id glibc keeps for a thread, if its TLS base is a `struct pthread`.
-fn pthread_tid(registers: &ThreadRegisters, memory: &Segments) -> Option<i32> {
+fn pthread_tid(registers: &ThreadRegisters, memory: &dyn Memory) -> Option<i32> {
     let base = Addr(registers.tls_base?);
     if memory.read_addr(base.offset(PTHREAD_SELF)).ok()? != base {
         return None;

@@ -4,8 +4,8 @@
 //! [`ReadError::NotInCore`], never a zero and never a neighbour's bytes. Knows nothing of what the bytes mean.
 
 mod compressed;
-mod files;
-mod identity;
+pub(super) mod files;
+pub(super) mod identity;
 mod maps;
 mod notes;
 pub(super) mod own;
@@ -30,6 +30,8 @@ pub struct CoreOptions {
     pub sysroot: Option<PathBuf>,
     /// Directories of separate debug files, most wanted first (`--debug-dir`).
     pub debug_dirs: Vec<PathBuf>,
+    /// Files a debugger found by its own search: taken where the core proves that they are the ones.
+    pub resolved: Vec<PathBuf>,
 }
 
 /// A core file, opened.
@@ -109,7 +111,7 @@ impl CoreFile {
         let segments = Arc::new(segments);
         let process = identity::process(&notes, &mappings, &segments);
         let threads = identity::threads(&notes, &process, &mappings, &segments, &mut warnings);
-        let files = Arc::new(files::CoreFiles::new(Arc::clone(&segments), &process, &mappings, options));
+        let files = Arc::new(files::CoreFiles::new(segments.clone(), &process, &mappings, options));
         let mappings = files.complete_permissions(mappings);
         Ok(CoreFile { segments, process, threads, mappings, files, warnings, truncated })
     }

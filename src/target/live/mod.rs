@@ -9,7 +9,7 @@
 mod family;
 mod files;
 mod observed;
-mod proc;
+pub(super) mod proc;
 mod refusal;
 mod remote;
 mod stopped;
@@ -291,7 +291,7 @@ fn parent(stat: &Stat) -> Option<Parent> {
 }
 
 /// The arguments, split at the NULs.
-fn split_command(bytes: &[u8]) -> Vec<String> {
+pub(super) fn split_command(bytes: &[u8]) -> Vec<String> {
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
     if bytes.is_empty() {
         return Vec::new();

@@ -42,7 +42,7 @@ pub(super) fn read_short(path: &Path) -> Result<Vec<u8>, Errno> {
 
 /// What `/proc/…/stat` says. Source: Linux `fs/proc/array.c`, `do_task_stat`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Stat {
+pub(in crate::target) struct Stat {
     /// The name, at most 15 bytes (64 for kernel threads).
     pub name: String,
     /// The state letter.
@@ -70,7 +70,7 @@ impl Stat {
 }
 
 /// Parses `stat`. The name may hold spaces and parentheses, so fields count from the last `)`.
-pub(super) fn parse_stat(bytes: &[u8]) -> Option<Stat> {
+pub(in crate::target) fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     let text = String::from_utf8_lossy(bytes);
     let open = text.find('(')?;
     let close = text.rfind(')')?;
@@ -202,7 +202,7 @@ pub(super) fn parse_syscall(bytes: &[u8]) -> Option<SyscallLine> {
 
 /// Parses `maps`. Lines that do not parse are passed over; what overlaps an earlier mapping (the file is read in pieces
 /// while the target runs) too.
-pub(super) fn parse_maps(bytes: &[u8]) -> Vec<Mapping> {
+pub(in crate::target) fn parse_maps(bytes: &[u8]) -> Vec<Mapping> {
     let mut out: Vec<Mapping> = Vec::new();
     for line in bytes.split(|b| *b == b'\n') {
         let Some(m) = parse_mapping(line) else { continue };
@@ -272,7 +272,7 @@ fn unescape(path: &[u8]) -> Vec<u8> {
 }
 
 /// Parses `auxv`, without the closing `AT_NULL`.
-pub(super) fn parse_auxv(bytes: &[u8]) -> Vec<(u64, u64)> {
+pub(in crate::target) fn parse_auxv(bytes: &[u8]) -> Vec<(u64, u64)> {
     let word = |w: &[u8]| w.try_into().map(u64::from_le_bytes).unwrap_or(0);
     bytes
         .chunks_exact(16)
@@ -356,7 +356,7 @@ pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + S
 
 /// Whether reading the mapping's memory could touch a device: registers and doorbells act when they are read.
 /// Render nodes (`/dev/dri/`) are no such: see [`is_render_node`].
-pub(super) fn is_device(m: &Mapping) -> bool {
+pub(in crate::target) fn is_device(m: &Mapping) -> bool {
     let Some(path) = &m.path else { return false };
     let harmless = ["/dev/zero", "/dev/shm", "/dev/hugepages", "/dev/dri"];
     (path.starts_with("/dev") && !harmless.iter().any(|h| path.starts_with(h)))

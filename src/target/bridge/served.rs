@@ -1,0 +1,215 @@
+//! The target's memory, as the debugger serves it: pages are asked for many at a time and kept, for the process stands still.
+
+use super::Line;
+use super::wire::{Unanswered, unhex};
+use crate::memory::{Memory, ReadError};
+use crate::target::Mapping;
+use crate::target::core::CoreFile;
+use crate::target::live::proc::is_device;
+use crate::units::{Addr, PAGE};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Pages of a range asked for at most.
+const RANGE: u64 = 64;
+/// Pages of one request at most: 8 MiB of digits.
+const REQUEST: u64 = 1024;
+/// Pages read together where one is wanted: neighbours are cheap.
+const AROUND: u64 = 4;
+/// Pages kept at most.
+const MAX_PAGES: usize = 1 << 18;
+
+/// A stretch of address space that may be asked for.
+#[derive(Clone, Copy)]
+struct Span {
+    start: u64,
+    end: u64,
+    readable: bool,
+}
+
+type Page = Option<Box<[u8]>>;
+
+/// The memory of the target.
+pub(super) struct Served {
+    line: Arc<Line>,
+    spans: Vec<Span>,
+    /// Whether what lies in no span is known not to be mapped.
+    whole: bool,
+    /// The core itself, where it can be opened: it is read instead.
+    core: Option<Arc<CoreFile>>,
+    pages: Mutex<HashMap<u64, Page>>,
+}
+
+impl Served {
+    pub fn new(line: Arc<Line>, mappings: &[Mapping], whole: bool, core: Option<Arc<CoreFile>>) -> Served {
+        let span = |m: &Mapping| Span {
+            start: m.start.0 / PAGE,
+            end: m.end.0.div_ceil(PAGE),
+            // reading a device can act
+            readable: !is_device(m) && (m.permissions.read || !whole),
+        };
+        let spans = mappings.iter().map(span).collect();
+        Served { line, spans, whole, core, pages: Mutex::default() }
+    }
+
+    fn span(&self, page: u64) -> Option<Span> {
+        let i = self.spans.partition_point(|s| s.end <= page);
+        self.spans.get(i).copied().filter(|s| s.start <= page)
+    }
+
+    fn may_ask(&self, page: u64) -> bool {
+        self.span(page).map_or(!self.whole, |s| s.readable)
+    }
+
+    fn pages(&self) -> MutexGuard<'_, HashMap<u64, Page>> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for those of `wanted` that are not known yet.
+    fn fetch(&self, pages: &mut HashMap<u64, Page>, wanted: BTreeSet<u64>) {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for page in wanted {
+            if pages.contains_key(&page) || pages.len() >= MAX_PAGES {
+                continue;
+            }
+            if !self.may_ask(page) {
+                pages.insert(page, None);
+                continue;
+            }
+            match ranges.last_mut() {
+                // a range stays inside one mapping: the next may not be readable
+                Some((first, count))
+                    if *first + *count == page
+                        && *count < RANGE
+                        && self.span(page).is_none_or(|s| s.start <= *first) =>
+                {
+                    *count += 1;
+                }
+                _ => ranges.push((page, 1)),
+            }
+        }
+        let failed = self.ask(pages, &ranges);
+        // a hole somewhere in it: page by page
+        let single: Vec<(u64, u64)> =
+            failed.iter().filter(|(_, n)| *n > 1).flat_map(|(first, n)| (*first..first + n).map(|p| (p, 1))).collect();
+        let failed = failed.into_iter().filter(|(_, n)| *n == 1).chain(self.ask(pages, &single));
+        for (page, _) in failed.collect::<Vec<_>>() {
+            pages.insert(page, None);
+        }
+    }
+
+    /// Asks for `ranges` and keeps what came; returns those that were refused.
+    fn ask(&self, pages: &mut HashMap<u64, Page>, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let mut failed = Vec::new();
+        let mut rest = ranges;
+        while !rest.is_empty() {
+            let mut size = 0;
+            let fits = |(_, n): &&(u64, u64)| {
+                size += n;
+                size <= REQUEST
+            };
+            let count = rest.iter().take_while(fits).count().max(1);
+            let (now, later) = rest.split_at(count.min(rest.len()));
+            rest = later;
+            let request: String = now.iter().map(|(p, n)| format!(" {:x} {:x}", p * PAGE, n * PAGE)).collect();
+            let bytes: u64 = now.iter().map(|(_, n)| n * PAGE).sum();
+            let most = usize::try_from(bytes * 2).unwrap_or(usize::MAX).saturating_add(now.len() * 2 + 1024);
+            let words = match self.line.ask(&format!("read{request}"), most) {
+                Ok(words) => words,
+                Err(Unanswered::Refused(_)) => {
+                    failed.extend_from_slice(now);
+                    continue;
+                }
+                Err(Unanswered::Broken(_)) => return failed,
+            };
+            if words.len() != now.len() {
+                self.line.give_up("read", &format!("{} ranges where {} were asked for", words.len(), now.len()));
+                return failed;
+            }
+            for (word, (first, n)) in words.iter().zip(now) {
+                if word == "-" {
+                    failed.push((*first, *n));
+                    continue;
+                }
+                let want = usize::try_from(n * PAGE).unwrap_or(usize::MAX);
+                let Some(bytes) = unhex(word).filter(|b| b.len() == want) else {
+                    self.line.give_up("read", &format!("{} digits where {} were asked for", word.len(), want * 2));
+                    return failed;
+                };
+                for (page, bytes) in (*first..).zip(bytes.chunks_exact(PAGE as usize)) {
+                    pages.insert(page, Some(bytes.into()));
+                }
+            }
+        }
+        failed
+    }
+
+    fn missing(&self, at: u64) -> ReadError {
+        match self.span(at / PAGE) {
+            _ if self.line.is_broken() => ReadError::Lost,
+            None if self.whole => ReadError::Unmapped(Addr(at)),
+            _ => ReadError::Refused(Addr(at)),
+        }
+    }
+}
+
+/// The pages of a range, a bounded number of them.
+fn pages_of(at: Addr, len: usize) -> std::ops::RangeInclusive<u64> {
+    let last = at.0.saturating_add((len as u64).saturating_sub(1)) / PAGE;
+    let first = at.0 / PAGE;
+    first..=last.min(first.saturating_add(MAX_PAGES as u64))
+}
+
+impl Memory for Served {
+    fn read(&self, at: Addr, buf: &mut [u8]) -> Result<(), ReadError> {
+        if let Some(core) = &self.core {
+            // lldb fills with zeros what the core does not hold
+            return core.read(at, buf);
+        }
+        if buf.is_empty() {
+            return Ok(());
+        }
+        let mut pages = self.pages();
+        let wanted = pages_of(at, buf.len());
+        let unknown = wanted.clone().filter(|p| !pages.contains_key(p)).count();
+        if unknown > 0 {
+            let mut set: BTreeSet<u64> = wanted.clone().collect();
+            if unknown == 1 {
+                let around = |p: u64| (p / AROUND * AROUND)..(p / AROUND * AROUND).saturating_add(AROUND);
+                let home = self.span(at.0 / PAGE);
+                let near = around(at.0 / PAGE).filter(|p| home.is_some_and(|s| s.start <= *p && *p < s.end));
+                set.extend(near);
+            }
+            self.fetch(&mut pages, set);
+        }
+        let mut here = at.0;
+        let mut rest = buf;
+        while !rest.is_empty() {
+            let into = usize::try_from(here % PAGE).unwrap_or(0);
+            let n = rest.len().min(PAGE as usize - into);
+            let (now, later) = rest.split_at_mut(n);
+            match pages.get(&(here / PAGE)).and_then(Option::as_ref).and_then(|p| p.get(into..into + n)) {
+                Some(bytes) => now.copy_from_slice(bytes),
+                None => return Err(self.missing(here)),
+            }
+            rest = later;
+            if !rest.is_empty() {
+                here = here.checked_add(n as u64).ok_or(ReadError::Unmapped(Addr(here)))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn expect(&self, ranges: &[(Addr, usize)]) {
+        if self.core.is_some() {
+            return;
+        }
+        let wanted: BTreeSet<u64> = ranges
+            .iter()
+            .filter(|(_, len)| *len > 0)
+            .flat_map(|(at, len)| pages_of(*at, *len))
+            .take(MAX_PAGES)
+            .collect();
+        self.fetch(&mut self.pages(), wanted);
+    }
+}
