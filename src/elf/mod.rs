@@ -235,6 +235,11 @@ impl ElfFile {
         own.or_else(|| self.tables().iter().skip(self.own_tables.len()).find_map(|t| t.find(name)))
     }
 
+    /// The functions of `.dynsym`: what it exports.
+    pub fn exported_functions(&self) -> impl Iterator<Item = Symbol> + '_ {
+        self.own_tables.first().into_iter().flat_map(Table::functions)
+    }
+
     /// The thread-local variable of exactly this name: its `vaddr` is its offset in the file's TLS image.
     #[must_use]
     pub fn find_tls_symbol(&self, name: &str) -> Option<Symbol> {

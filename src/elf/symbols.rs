@@ -98,6 +98,12 @@ impl Table {
         Some(without_version(string_at(strings, usize::try_from(raw.name).ok()?)?))
     }
 
+    /// The functions it defines.
+    pub(super) fn functions(&self) -> impl Iterator<Item = Symbol> + '_ {
+        let defined = self.raws().filter(|(_, raw)| raw.is_defined() && raw.kind() == STT_FUNC);
+        defined.filter_map(|(_, raw)| self.symbol(raw))
+    }
+
     /// The name of the symbol at `index`, defined here or not.
     pub(super) fn name_at(&self, index: usize) -> Option<Arc<str>> {
         let name = self.name(self.raw(index)?).filter(|n| !n.is_empty())?;

@@ -1,9 +1,11 @@
 //! The calls of device libraries a thread is in: which frames are theirs, and what each call is named.
 
 use super::call_site::{by_interface, function_called, function_held};
+use super::dispatch::Dispatch;
 use crate::layout::{FrameSignature, Layouts};
 use crate::runtimes::View;
 use crate::snapshot::Module;
+use crate::units::Vaddr;
 use crate::unwind::{Frame, Trust};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -45,12 +47,13 @@ impl Call {
 /// Looks threads' frames through; each module once.
 pub(super) struct Calls<'a> {
     view: &'a View<'a>,
+    dispatch: &'a Dispatch,
     domains: RefCell<HashMap<u32, Option<&'static str>>>,
 }
 
 impl<'a> Calls<'a> {
-    pub fn new(view: &'a View<'a>) -> Calls<'a> {
-        Calls { view, domains: RefCell::default() }
+    pub fn new(view: &'a View<'a>, dispatch: &'a Dispatch) -> Calls<'a> {
+        Calls { view, dispatch, domains: RefCell::default() }
     }
 
     /// The domain of the module a frame lies in.
@@ -94,7 +97,13 @@ impl<'a> Calls<'a> {
             let module = module.filter(|_| symbol.is_none() && by_interface(view, frames, range.end))?;
             function_held(view, frames, range.end, module)
         };
-        let called = called.or_else(held).filter(|c| module.is_some_and(|m| exports(m, c)));
+        let behind = || {
+            let image = module.filter(|_| symbol.is_none())?.image().ok()?;
+            let range = image.elf.frame_description_at(image.bias.to_vaddr(outermost?.pc.lookup()))?;
+            self.dispatch.name_of(image.bias.to_addr(Vaddr(range.start))).map(str::to_owned)
+        };
+        let exported = |name: &String| module.is_some_and(|m| exports(m, name));
+        let called = called.filter(exported).or_else(behind).or_else(|| held().filter(exported));
         let hidden = called.is_some() && symbol.as_deref() != called.as_deref();
         Call { domain, frames: range, function: called.or(symbol), hidden }
     }

@@ -121,15 +121,32 @@ impl<'a> Uri<'a> {
         Some(Uri { file, offset: number("offset=")?, size: number("size=").filter(|n| *n > 0)? })
     }
 
+    fn in_file(&self, snapshot: &Snapshot, path: &str, len: usize) -> Option<Vec<u8>> {
+        let file = snapshot.files.open_path(Path::new(path)).ok()?;
+        let from = usize::try_from(self.offset).ok()?;
+        Some(file.get(from..from.checked_add(len)?)?.to_vec())
+    }
+
+    /// Where the bytes lie in memory: the runtime turned their address into an offset by the segment that holds them, even
+    /// where that is `.bss` and no part of the file (ROCR-Runtime src/loader/executable.cpp).
+    fn in_segment(&self, snapshot: &Snapshot, path: &str) -> Option<Addr> {
+        let name = path.rsplit('/').next()?;
+        snapshot.modules.iter().filter(|m| m.name() == name).find_map(|m| {
+            let image = m.image().ok()?;
+            let into = |s: &crate::elf::Segment| self.offset.checked_sub(s.offset).filter(|i| *i < s.memory_size);
+            let segment = image.elf.segments().iter().rev().find(|s| into(s).is_some())?;
+            Some(image.bias.to_addr(Vaddr(segment.vaddr.0.checked_add(into(segment)?)?)))
+        })
+    }
+
     fn read(&self, snapshot: &Snapshot, memory: &dyn Memory) -> Option<(Vec<u8>, Option<Place>)> {
         let len = usize::try_from(self.size).ok()?;
         match self.file {
             None => Some((memory.read_vec(Addr(self.offset), len).ok()?, Some((Addr(self.offset), len)))),
-            Some(path) => {
-                let file = snapshot.files.open_path(Path::new(path)).ok()?;
-                let from = usize::try_from(self.offset).ok()?;
-                Some((file.get(from..from.checked_add(len)?)?.to_vec(), None))
-            }
+            Some(path) => self.in_file(snapshot, path, len).map(|bytes| (bytes, None)).or_else(|| {
+                let at = self.in_segment(snapshot, path)?;
+                Some((memory.read_vec(at, len).ok()?, Some((at, len))))
+            }),
         }
     }
 }

@@ -8,6 +8,7 @@
 mod call_site;
 mod calls;
 mod device;
+mod dispatch;
 mod kernels;
 mod queues;
 mod signals;
@@ -22,6 +23,7 @@ use crate::target::ThreadState;
 use crate::units::{Addr, FrameIx, PAGE};
 use calls::{Calls, domain_of};
 use device::{Device, MAX_QUEUES};
+use dispatch::Dispatch;
 use kernels::Kernels;
 use queues::Queue;
 use signals::Signals;
@@ -48,6 +50,7 @@ struct RocmDecoder {
     /// Where signals lie, by page.
     pages: Vec<Addr>,
     kernels: Kernels,
+    dispatch: Dispatch,
     gaps: Vec<Gap>,
     notes: Vec<String>,
 }
@@ -91,7 +94,8 @@ impl RocmDecoder {
             }
             kernels = Kernels::find(snapshot, memory);
         }
-        Some(RocmDecoder { version, pages, kernels, gaps, notes })
+        let dispatch = Dispatch::find(snapshot, memory);
+        Some(RocmDecoder { version, pages, kernels, dispatch, gaps, notes })
     }
 
     /// What a thread's registers and stack may name as signals: aligned, and in memory that can be written.
@@ -154,6 +158,7 @@ impl Decoder for RocmDecoder {
         wanted.extend(waits.iter().copied());
         wanted.extend(handles.iter().map(|at| (*at, signals::SIZE as usize)));
         wanted.extend(self.kernels.ranges());
+        wanted.extend(self.dispatch.ranges());
         wanted.retain(|(at, _)| mapped(at));
         memory.expect(&wanted);
 
@@ -180,7 +185,7 @@ impl Decoder for RocmDecoder {
     fn decode(&self, view: &View<'_>) -> Facts {
         let mut facts = Facts { gaps: self.gaps.clone(), notes: self.notes.clone(), ..Facts::default() };
         facts.runtime = Some(RuntimeNote { name: "rocm", version: self.version.clone(), build: None });
-        let calls = Calls::new(view);
+        let calls = Calls::new(view, &self.dispatch);
         let mut signals = Signals::read(view.memory, &self.pages);
         for index in 0..view.snapshot.threads.len() {
             let thread = view.thread(index);
@@ -190,6 +195,10 @@ impl Decoder for RocmDecoder {
                 let frame = FrameIx(u32::try_from(frame).unwrap_or(u32::MAX));
                 if call.hidden {
                     facts.called.push(CalledAs { thread, frame, function: function.clone() });
+                }
+                // that the thunk is a library of its own on some systems says nothing
+                if function.starts_with("hsaKmt") && of_thread.iter().any(|c| c.domain == "hsa" && c != call) {
+                    continue;
                 }
                 let said = DeviceCall { function: function.clone(), frame };
                 facts.device_calls.entry(thread).or_default().insert(0, said);

@@ -1,0 +1,144 @@
+//! Which exported function a hidden one stands behind. The libraries' exported functions fetch a table of pointers and jump
+//! to one of its entries: what runs has no symbol, and where the caller called by a pointer, nothing else names it.
+
+use crate::memory::{Memory, MemoryExt};
+use crate::snapshot::{Image, Module, Snapshot};
+use crate::units::{Addr, Vaddr};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bytes of an exported function looked at (those that hand on are shorter), and of the function that fetches the table.
+const MAX_STUB: u64 = 96;
+const MAX_FETCH: usize = 64;
+/// The furthest entry of a table (HIP 6.4 has some 480).
+const MAX_TABLE: u64 = 16 << 10;
+/// Functions of one library looked at.
+const MAX_FUNCTIONS: usize = 8192;
+
+/// The hidden functions of a process's libraries, by their address.
+#[derive(Default)]
+pub(super) struct Dispatch {
+    names: BTreeMap<Addr, Option<String>>,
+    /// What was read to find them.
+    ranges: BTreeSet<(Addr, usize)>,
+}
+
+impl Dispatch {
+    /// Looks through the libraries called `hip` and `hsa`.
+    pub fn find(snapshot: &Snapshot, memory: &dyn Memory) -> Dispatch {
+        let mut dispatch = Dispatch::default();
+        for module in &snapshot.modules {
+            if ["libamdhip64.so", "libhsa-runtime64.so"].iter().any(|p| module.name().starts_with(p)) {
+                dispatch.look(module, memory);
+            }
+        }
+        dispatch
+    }
+
+    /// The exported function that hands on to the one at `start`, if only one does.
+    pub fn name_of(&self, start: Addr) -> Option<&str> {
+        self.names.get(&start)?.as_deref()
+    }
+
+    /// What to read while the target is held, so that it can be found again in what was kept.
+    pub fn ranges(&self) -> impl Iterator<Item = (Addr, usize)> + '_ {
+        self.ranges.iter().copied()
+    }
+
+    fn look(&mut self, module: &Module, memory: &dyn Memory) {
+        let Ok(image) = module.image() else { return };
+        let mut tables: BTreeMap<Addr, Option<Addr>> = BTreeMap::new();
+        for symbol in image.elf.exported_functions().take(MAX_FUNCTIONS) {
+            if symbol.size == 0 || symbol.size > MAX_STUB {
+                continue;
+            }
+            let Some((slot, entry)) = parse(image, symbol.vaddr, symbol.size) else { continue };
+            let table = *tables.entry(slot).or_insert_with(|| {
+                self.ranges.insert((slot, 8));
+                memory.read_addr(slot).ok().filter(|t| !t.is_null())
+            });
+            let Some(at) = table.and_then(|t| t.checked_add(entry)) else { continue };
+            let Ok(target) = memory.read_addr(at) else { continue };
+            if target < module.start || module.end <= target {
+                continue; // a profiler's
+            }
+            self.ranges.insert((at, 8));
+            let name = symbol.name.to_string();
+            // two exported names of one function: which was called is not known
+            self.names.entry(target).and_modify(|n| *n = n.take().filter(|known| *known == name)).or_insert(Some(name));
+        }
+    }
+}
+
+/// Where a function finds its table, and which entry it goes to.
+fn parse(image: &Image, at: Vaddr, size: u64) -> Option<(Addr, u64)> {
+    let code = image.elf.read_only_bytes(at, usize::try_from(size).ok()?)?;
+    let entry = entry_of(code)?;
+    let here = |code: &[u8], at: Vaddr| Some(image.bias.to_addr(Vaddr(at.0.wrapping_add_signed(slot_of(code)?))));
+    if let Some(slot) = here(code, at) {
+        return Some((slot, entry));
+    }
+    let fetch = Vaddr(at.0.wrapping_add_signed(callee_of(code)?));
+    // its code may end before
+    let code = (16..=MAX_FETCH).rev().step_by(16).find_map(|len| image.elf.read_only_bytes(fetch, len))?;
+    Some((here(code, fetch)?, entry))
+}
+
+fn disp32(bytes: &[u8]) -> Option<i64> {
+    Some(i64::from(i32::from_le_bytes(bytes.get(..4)?.try_into().ok()?)))
+}
+
+/// The entry by `jmp [rax + disp]`, or `mov rax, [rax + disp]` with a `jmp rax` or `call rax` after it.
+fn entry_of(code: &[u8]) -> Option<u64> {
+    let positive = |d: i64| u64::try_from(d).ok().filter(|d| *d < MAX_TABLE && d.is_multiple_of(8));
+    let small = |b: &u8| positive(i64::from(i8::from_le_bytes([*b])));
+    let windows = (0..code.len()).filter_map(|i| code.get(i..));
+    windows.clone().find_map(|w| match w {
+        [0xff, 0xa0, rest @ ..] => disp32(rest).and_then(positive),
+        [0xff, 0x60, d, ..] => small(d),
+        [0x48, 0x8b, 0x80, rest @ ..] if goes(rest) => disp32(rest).and_then(positive),
+        [0x48, 0x8b, 0x40, d, rest @ ..] if goes(rest) => small(d),
+        _ => None,
+    })
+}
+
+/// Whether `jmp rax` or `call rax` follows.
+fn goes(code: &[u8]) -> bool {
+    code.windows(2).any(|w| matches!(w, [0xff, 0xe0 | 0xd0]))
+}
+
+/// How far from the start of `code` the word lies that its `mov rax, [rip + disp32]` loads.
+fn slot_of(code: &[u8]) -> Option<i64> {
+    let at = code.windows(3).position(|w| w == [0x48, 0x8b, 0x05])?;
+    Some(disp32(code.get(at + 3..)?)?.checked_add(i64::try_from(at).ok()?)?.checked_add(7)?)
+}
+
+/// How far from the start of `code` the function lies that it calls.
+fn callee_of(code: &[u8]) -> Option<i64> {
+    let at = code.iter().position(|b| *b == 0xe8)?;
+    Some(disp32(code.get(at + 1..)?)?.checked_add(i64::try_from(at).ok()?)?.checked_add(5)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_that_hands_on() {
+        // HSA 5.2: mov rax, [rip + 0x1db9c9]; jmp [rax + 0x170]
+        let hsa = [0x48, 0x8b, 0x05, 0xc9, 0xb9, 0x1d, 0, 0xff, 0xa0, 0x70, 1, 0, 0];
+        assert_eq!((slot_of(&hsa), entry_of(&hsa)), (Some(0x1d_b9c9 + 7), Some(0x170)));
+        // with a short displacement
+        assert_eq!(entry_of(&[0x48, 0x8b, 0x05, 0, 0, 0, 0, 0xff, 0x60, 0x58]), Some(0x58));
+        // HIP 6.4: sub rsp, 0x18; call …; mov rax, [rax + 0xad8]; add rsp, 0x18; jmp rax
+        let hip = [
+            0x48, 0x83, 0xec, 0x18, 0xe8, 0x6e, 0x91, 0xff, 0xff, 0x48, 0x8b, 0x80, 0xd8, 0x0a, 0, 0, 0x48, 0x83, 0xc4,
+            0x18, 0xff, 0xe0,
+        ];
+        assert_eq!((slot_of(&hip), callee_of(&hip), entry_of(&hip)), (None, Some(-0x6e92 + 9), Some(0xad8)));
+        // loads that lead nowhere, and code cut off
+        assert_eq!(entry_of(&[0x48, 0x8b, 0x80, 0xd8, 0x0a, 0, 0, 0xc3]), None);
+        for len in 0..hip.len() {
+            let _ = (slot_of(&hip[..len]), callee_of(&hip[..len]), entry_of(&hip[..len]));
+        }
+    }
+}
