@@ -2,7 +2,7 @@
 
 use super::patterns::{Scene, Shape};
 use super::{Kind, Look, Verdict, Voice, knot, stall};
-use crate::facts::{Certainty, ResourceKind};
+use crate::facts::{Certainty, ResourceId, ResourceKind};
 use crate::graph::Step;
 use std::collections::BTreeSet;
 
@@ -116,6 +116,7 @@ fn stalled(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
         .is_some_and(|w| look.graph.resource(w.on).is_some_and(|r| super::patterns::is_device(r.kind)));
     let label = match stall.pattern {
         _ if gpu => "WAITING FOR THE GPU",
+        "lost-wakeup-suspected" => "STALLED, nobody is left to wake it",
         "peer-wait" => "WAITING FOR ANOTHER PROCESS",
         _ if !look.graph.waits.contains_key(&stall.root) => "BLOCKED IN THE KERNEL",
         _ => "STALLED",
@@ -124,6 +125,7 @@ fn stalled(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
         let mut held: Vec<_> = look
             .graph
             .held_by(stall.root)
+            .filter(|h| !matches!(h.of, ResourceId::ThreadExit(_)))
             .filter(|h| stall.behind.iter().any(|t| look.graph.waits.get(t).is_some_and(|w| w.on == h.of)))
             .map(|h| voice.name(h.of))
             .collect();
@@ -149,7 +151,8 @@ fn stalled(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
         .get(&stall.root)
         .is_some_and(|w| look.graph.needs_holders(w) && look.graph.holders(w.on).is_empty());
     let unknown = if unknown { ", whose holder is not recorded" } else { "" };
-    format!("{label}, no cycle: {} {holds}{waits}{unknown}{behind}", voice.thread(stall.root))
+    let cycle = if stall.pattern == "lost-wakeup-suspected" { ":" } else { ", no cycle:" };
+    format!("{label}{cycle} {} {holds}{waits}{unknown}{behind}", voice.thread(stall.root))
 }
 
 fn busy(verdict: &Verdict, look: &Look<'_>) -> String {

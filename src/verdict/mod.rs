@@ -7,6 +7,7 @@ mod knot;
 #[cfg(test)]
 pub(crate) mod made_up;
 mod movement;
+mod nobody;
 pub mod patterns;
 mod stall;
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! another thread of the run is known to give. Where that thread does not move, all wait behind it.
 
 use super::patterns::{Scene, Shape, is_device, is_lock};
-use super::{Look, Movement, Stall, Voice};
+use super::{Look, Movement, Stall, Voice, nobody};
 use crate::facts::{Certainty, DeviceWait, Holder, ResourceId, Timeout};
 use crate::units::{ProcessIx, ThreadRef};
 use std::collections::{BTreeMap, BTreeSet};
@@ -108,7 +108,14 @@ pub(super) fn find(look: &Look<'_>, voice: &Voice<'_>) -> Vec<Stall> {
             behind.entry(t).or_default();
         }
     }
+    // where nobody is left all wait for the same reason, and it is told once
+    let forsaken = nobody::find(look);
+    behind.retain(|root, _| forsaken.iter().all(|f| f.root.process != root.process));
+    for f in &forsaken {
+        weakest.insert(f.root, Certainty::Inferred);
+    }
     let mut order: Vec<(ThreadRef, BTreeSet<ThreadRef>)> = behind.into_iter().collect();
+    order.extend(forsaken.into_iter().map(|f| (f.root, f.behind)));
     order.sort_by(|a, b| b.1.len().cmp(&a.1.len()).then(a.0.cmp(&b.0)));
     order.truncate(MAX_STALLS);
     order

@@ -48,7 +48,7 @@ impl Telling<'_> {
             thread: self.thread(index),
             on,
             mode: match wait.wanted {
-                Wanted::Signal { .. } => Mode::Any,
+                Wanted::Signal(_) => Mode::Any,
                 _ => Mode::Exclusive,
             },
             timeout: if wait.timeout { Timeout::Some } else { Timeout::None },
@@ -72,22 +72,22 @@ impl Telling<'_> {
                 locks.entry(lock.addr).or_insert_with(|| lock.clone());
                 Some(self.id_of(lock))
             }
-            Wanted::Signal { kind, object, type_name } => {
-                let id = at(*object);
+            Wanted::Signal(signal) => {
+                let id = at(signal.part.map_or(signal.object, |(condition, _)| condition));
                 if !told.contains(&id) {
                     told.push(id);
-                    let name = match self.scene.names.get(object) {
-                        Some(name) => format!("{type_name} {name}"),
-                        None => type_name.clone(),
+                    let name = match self.scene.names.get(&signal.object) {
+                        Some(name) => format!("{} {name}", signal.type_name),
+                        None => signal.type_name.clone(),
                     };
                     facts.resources.push(Resource {
                         id,
-                        kind: *kind,
-                        name: Some(name),
-                        address: Some(*object),
+                        kind: signal.kind,
+                        name: Some(signal.part.map_or(name.clone(), |(_, part)| format!("{part} {name}"))),
+                        address: Some(signal.object),
                         reentrancy: Reentrancy::Unknown,
                         wakers: Wakers::AnyThread,
-                        idle: !matches!(kind, ResourceKind::PythonFuture | ResourceKind::PythonBarrier),
+                        idle: signal.idle,
                     });
                 }
                 Some(id)

@@ -19,7 +19,8 @@ impl Telling<'_> {
         told: &mut Vec<ResourceId>,
         facts: &mut Facts,
     ) -> Option<Wait> {
-        let Wanted::Signal { kind: ResourceKind::PythonFuture, object, .. } = &wait.wanted else { return None };
+        let Wanted::Signal(signal) = &wait.wanted else { return None };
+        let object = (signal.kind == ResourceKind::PythonFuture).then_some(&signal.object)?;
         let pools = &self.scene.pools;
         let worked_on = pools.iter().find_map(|p| {
             let worker = p.workers.iter().find(|w| w.task.is_some_and(|(f, _)| f == *object))?;

@@ -193,7 +193,7 @@ fn name_all(
     for (thread, wait) in waits {
         let object = match &wait.wanted {
             Wanted::Lock(lock) => lock.addr,
-            Wanted::Signal { object, .. } => *object,
+            Wanted::Signal(signal) => signal.object,
             Wanted::ThreadEnd { .. } | Wanted::Import { .. } => continue,
         };
         let namers = who.entry(object).or_default();

@@ -16,11 +16,23 @@ pub(super) enum Wanted {
     /// A lock object.
     Lock(Lock),
     /// An object other threads signal: a condition, an event, a queue, a future.
-    Signal { kind: ResourceKind, object: Addr, type_name: String },
+    Signal(Signal),
     /// The end of the thread with this `threading.get_ident()`.
     ThreadEnd { ident: u64 },
     /// A module's import lock.
     Import { lock: Addr, module: Option<String>, owner: Option<u64> },
+}
+
+/// A wait for a signal.
+#[derive(Clone, Debug)]
+pub(super) struct Signal {
+    pub kind: ResourceKind,
+    pub object: Addr,
+    pub type_name: String,
+    /// What of the object is waited for, where that is not what others wait for in health: the condition, and words.
+    pub part: Option<(Addr, &'static str)>,
+    /// Whether idle threads wait so.
+    pub idle: bool,
 }
 
 /// One thread's wait.
@@ -31,6 +43,13 @@ pub(super) struct PyWait {
     /// Index of the innermost frame that is not part of the waiting itself: where the program waits.
     pub frame: usize,
     pub evidence: Vec<String>,
+}
+
+impl PyWait {
+    fn is_about_to_end(&mut self) {
+        self.timeout = true;
+        self.evidence.push("it has been woken already, and has only to run".to_owned());
+    }
 }
 
 /// Bytes above the stack pointer in which a parked thread's record lies at most.
@@ -53,16 +72,26 @@ pub(super) fn wait_of(objects: &Objects<'_>, state: &ThreadState, stack: &PyStac
     if let Some(mut wait) = by_frames(objects, frames, &asleep) {
         wait.timeout = timeout;
         wait.evidence.insert(0, how);
+        // the lock of its own that it sleeps on is free: it has been woken, and has only to run
+        if matches!(&asleep, Asleep::On(lock) if lock.kind == LockKind::Lock && !lock.locked) {
+            wait.is_about_to_end();
+        }
         return Some(wait);
     }
     match asleep {
         Asleep::On(lock) if lock.kind == LockKind::SimpleQueue => {
-            let wanted = Wanted::Signal {
+            let wanted = Wanted::Signal(Signal {
                 kind: ResourceKind::PythonQueue,
                 object: lock.addr,
                 type_name: "queue.SimpleQueue".to_owned(),
-            };
-            Some(PyWait { wanted, timeout, frame: 0, evidence: vec![how] })
+                part: None,
+                idle: true,
+            });
+            let mut wait = PyWait { wanted, timeout, frame: 0, evidence: vec![how] };
+            if objects.simple_queue(lock.addr).is_ok_and(|items| !items.is_empty()) {
+                wait.is_about_to_end();
+            }
+            Some(wait)
         }
         Asleep::On(lock) => Some(PyWait { wanted: Wanted::Lock(lock), timeout, frame: 0, evidence: vec![how] }),
         Asleep::Exit(ident) => {
@@ -213,20 +242,25 @@ fn around_condition(objects: &Objects<'_>, frames: &[Framed], condition: Addr) -
     if frames.get(depth).is_some_and(|f| f.is("threading.py", "wait_for")) {
         depth += 1;
     }
-    let mut signal = (ResourceKind::PythonCondition, condition, "threading.Condition".to_owned());
+    let mut signal = Signal {
+        kind: ResourceKind::PythonCondition,
+        object: condition,
+        type_name: "threading.Condition".to_owned(),
+        part: None,
+        idle: true,
+    };
     let mut why = "it is in Condition.wait".to_owned();
     while let Some(framed) = frames.get(depth) {
-        let Some((kind, object, name)) = owner_of_condition(objects, framed) else { break };
-        why = format!("it is in {name}, which waits on the condition at {condition}");
-        signal = (kind, object, name);
+        let Some(owner) = owner_of_condition(objects, framed, condition) else { break };
+        why = format!("it is in {}, which waits on the condition at {condition}", owner.type_name);
+        signal = owner;
         depth += 1;
     }
-    let (kind, object, type_name) = signal;
-    (Wanted::Signal { kind, object, type_name }, outside(frames, depth), why)
+    (Wanted::Signal(signal), outside(frames, depth), why)
 }
 
 /// A method of the standard library that waits on a condition of its own object.
-fn owner_of_condition(objects: &Objects<'_>, framed: &Framed) -> Option<(ResourceKind, Addr, String)> {
+fn owner_of_condition(objects: &Objects<'_>, framed: &Framed, condition: Addr) -> Option<Signal> {
     let code = framed.code.as_ref()?;
     let this = framed.first_argument(objects)?;
     let class = objects.type_of(this)?.name.clone();
@@ -238,7 +272,14 @@ fn owner_of_condition(objects: &Objects<'_>, framed: &Framed) -> Option<(Resourc
         ("_base.py", "result" | "exception", "Future") => (ResourceKind::PythonFuture, "concurrent.futures"),
         _ => return None,
     };
-    Some((kind, this, format!("{module}.{class}")))
+    // who waits for room, or for all to be done, waits for other calls than who waits for an item
+    let part = match (kind, code.name.as_str()) {
+        (ResourceKind::PythonQueue, "put") => Some((condition, "room in")),
+        (ResourceKind::PythonQueue, "join") => Some((condition, "all tasks of")),
+        _ => None,
+    };
+    let idle = part.is_none() && matches!(kind, ResourceKind::PythonQueue | ResourceKind::PythonEvent);
+    Some(Signal { kind, object: this, type_name: format!("{module}.{class}"), part, idle })
 }
 
 /// The index of the program's own frame, `depth` or the last there is.

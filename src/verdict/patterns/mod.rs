@@ -11,7 +11,7 @@
 //! 4. `import-cycle`, then `gil-held-across-wait` before `join-while-holding`: with the GIL held, the GIL is what to let go of;
 //! 5. `callback-under-lock` before `lock-order-inversion`: where the lock is held by an API that calls back, the callback is
 //!    what to change; otherwise the order is;
-//! 6. `io-wait`, `peer-wait`, `gpu-wait` speak of stalled chains;
+//! 6. `lost-wakeup-suspected`, `io-wait`, `peer-wait`, `gpu-wait` speak of stalled chains;
 //! 7. `other` fits everything.
 
 mod callback_under_lock;
@@ -23,6 +23,7 @@ mod import_cycle;
 mod join_while_holding;
 mod lock_order_inversion;
 mod loop_self_wait;
+mod lost_wakeup;
 mod non_reentrant_relock;
 mod other;
 mod outside_wait;
@@ -55,6 +56,7 @@ pub const ALL: &[Pattern] = &[
     join_while_holding::PATTERN,
     callback_under_lock::PATTERN,
     lock_order_inversion::PATTERN,
+    lost_wakeup::PATTERN,
     outside_wait::GPU,
     outside_wait::PEER,
     outside_wait::IO,
