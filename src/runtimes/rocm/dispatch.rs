@@ -11,6 +11,9 @@ const MAX_STUB: u64 = 96;
 const MAX_FETCH: usize = 64;
 /// The furthest entry of a table (HIP 6.4 has some 480).
 const MAX_TABLE: u64 = 16 << 10;
+/// Bytes of a pointer, and of what is read along between two of them.
+const WORD: usize = 8;
+const NEAR: usize = 256;
 /// Functions of one library looked at.
 const MAX_FUNCTIONS: usize = 8192;
 
@@ -19,7 +22,7 @@ const MAX_FUNCTIONS: usize = 8192;
 pub(super) struct Dispatch {
     names: BTreeMap<Addr, Option<String>>,
     /// What was read to find them.
-    ranges: BTreeSet<(Addr, usize)>,
+    words: BTreeSet<Addr>,
 }
 
 impl Dispatch {
@@ -39,9 +42,21 @@ impl Dispatch {
         self.names.get(&start)?.as_deref()
     }
 
-    /// What to read while the target is held, so that it can be found again in what was kept.
-    pub fn ranges(&self) -> impl Iterator<Item = (Addr, usize)> + '_ {
-        self.ranges.iter().copied()
+    /// What to read while the target is held, so that it can be found again in what was kept: few ranges, where words lie
+    /// near one another.
+    pub fn ranges(&self) -> Vec<(Addr, usize)> {
+        let mut joined: Vec<(Addr, usize)> = Vec::new();
+        for word in &self.words {
+            let near = joined.last().and_then(|(from, len)| {
+                let skipped = usize::try_from(word.0.checked_sub(from.0)?).ok()?;
+                (skipped <= len + NEAR).then_some(skipped + WORD)
+            });
+            match (near, joined.last_mut()) {
+                (Some(len), Some(last)) => last.1 = len,
+                _ => joined.push((*word, WORD)),
+            }
+        }
+        joined
     }
 
     fn look(&mut self, module: &Module, memory: &dyn Memory) {
@@ -53,7 +68,7 @@ impl Dispatch {
             }
             let Some((slot, entry)) = parse(image, symbol.vaddr, symbol.size) else { continue };
             let table = *tables.entry(slot).or_insert_with(|| {
-                self.ranges.insert((slot, 8));
+                self.words.insert(slot);
                 memory.read_addr(slot).ok().filter(|t| !t.is_null())
             });
             let Some(at) = table.and_then(|t| t.checked_add(entry)) else { continue };
@@ -61,7 +76,7 @@ impl Dispatch {
             if target < module.start || module.end <= target {
                 continue; // a profiler's
             }
-            self.ranges.insert((at, 8));
+            self.words.insert(at);
             let name = symbol.name.to_string();
             // two exported names of one function: which was called is not known
             self.names.entry(target).and_modify(|n| *n = n.take().filter(|known| *known == name)).or_insert(Some(name));
@@ -109,13 +124,13 @@ fn goes(code: &[u8]) -> bool {
 /// How far from the start of `code` the word lies that its `mov rax, [rip + disp32]` loads.
 fn slot_of(code: &[u8]) -> Option<i64> {
     let at = code.windows(3).position(|w| w == [0x48, 0x8b, 0x05])?;
-    Some(disp32(code.get(at + 3..)?)?.checked_add(i64::try_from(at).ok()?)?.checked_add(7)?)
+    disp32(code.get(at + 3..)?)?.checked_add(i64::try_from(at).ok()?)?.checked_add(7)
 }
 
 /// How far from the start of `code` the function lies that it calls.
 fn callee_of(code: &[u8]) -> Option<i64> {
     let at = code.iter().position(|b| *b == 0xe8)?;
-    Some(disp32(code.get(at + 1..)?)?.checked_add(i64::try_from(at).ok()?)?.checked_add(5)?)
+    disp32(code.get(at + 1..)?)?.checked_add(i64::try_from(at).ok()?)?.checked_add(5)
 }
 
 #[cfg(test)]

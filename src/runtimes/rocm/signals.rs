@@ -1,11 +1,12 @@
 //! HSA signals in host memory: what one is, and where all of them lie.
 
-use crate::layout::{Layouts, StructLayout, Subject};
+use crate::layout::{Field, Layouts, Subject};
 use crate::memory::{Memory, MemoryExt};
 use crate::snapshot::Snapshot;
 use crate::target::Mapping;
 use crate::units::{Addr, PAGE};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::OnceLock;
 
 /// Bytes of a signal, and what its address is a multiple of: the runtime hands them out from blocks of whole pages.
 pub(super) const SIZE: u64 = 128;
@@ -36,8 +37,34 @@ pub(super) struct Signal {
 const USER: i64 = 1;
 const DOORBELLS: [i64; 2] = [-1, -2];
 
-pub(super) fn layout() -> Option<&'static StructLayout> {
-    Layouts::rocm().layout("amd_signal_t", &Subject::default())
+/// Where a signal's fields lie, looked up once: there may be thousands of signals.
+struct Fields {
+    magic: Field,
+    number: u64,
+    kind: Field,
+    value: Field,
+    event: Field,
+    core: Field,
+    queue: Field,
+}
+
+impl Fields {
+    fn of_table() -> Option<&'static Fields> {
+        static FIELDS: OnceLock<Option<Fields>> = OnceLock::new();
+        let find = || {
+            let layout = Layouts::rocm().layout("amd_signal_t", &Subject::default())?;
+            Some(Fields {
+                magic: layout.field("magic")?,
+                number: Layouts::rocm().number("signal_magic")?,
+                kind: layout.field("kind")?,
+                value: layout.field("value")?,
+                event: layout.field("event_id")?,
+                core: layout.field("core_signal")?,
+                queue: layout.field("queue_ptr")?,
+            })
+        };
+        FIELDS.get_or_init(find).as_ref()
+    }
 }
 
 impl Signal {
@@ -46,18 +73,28 @@ impl Signal {
         if at.is_null() || !at.0.is_multiple_of(SIZE) {
             return None;
         }
-        let image = layout()?.read(memory, at)?;
-        let kind = image.value("kind")?;
+        let mut bytes = [0; SIZE as usize];
+        memory.read(at, &mut bytes).ok()?;
+        Signal::parse(at, &bytes)
+    }
+
+    /// The signal whose bytes are these: `None` where they are no signal's, or a freed one's.
+    fn parse(at: Addr, bytes: &[u8]) -> Option<Signal> {
+        let fields = Fields::of_table()?;
+        if fields.magic.word_of(bytes)? != fields.number {
+            return None;
+        }
+        let kind = fields.kind.value_of(bytes)?;
         let doorbell = DOORBELLS.contains(&kind);
-        if image.word("magic")? != Layouts::rocm().number("signal_magic")? || !(kind == USER || doorbell) {
+        if !doorbell && kind != USER {
             return None;
         }
         Some(Signal {
             at,
-            value: image.value("value")?,
-            event: u32::try_from(image.word("event_id")?).ok()?,
-            core: Addr(image.word("core_signal")?),
-            queue: doorbell.then(|| image.word("queue_ptr")).flatten().map(Addr),
+            value: fields.value.value_of(bytes)?,
+            event: u32::try_from(fields.event.word_of(bytes)?).ok()?,
+            core: Addr(fields.core.word_of(bytes)?),
+            queue: doorbell.then(|| fields.queue.word_of(bytes)).flatten().map(Addr),
         })
     }
 }
@@ -111,15 +148,15 @@ fn search(memory: &dyn Memory, start: Addr, len: u64, pages: &mut BTreeSet<Addr>
 }
 
 fn search_bytes(bytes: &[u8], at: Addr, pages: &mut BTreeSet<Addr>) {
-    let Some(layout) = layout() else { return };
-    let (Some(magic), Some(field)) = (Layouts::rocm().number("signal_magic"), layout.field("magic")) else { return };
-    let kind = layout.field("kind");
-    for (slot, signal) in (0u64..).zip(bytes.chunks_exact(SIZE as usize)) {
-        let live = || kind.and_then(|k| k.value_of(signal)).is_some_and(|k| k == USER || DOORBELLS.contains(&k));
-        if field.word_of(signal) == Some(magic) && live() {
-            pages.insert(at.offset((slot * SIZE) as i64).page());
-        }
+    for signal in signals_in(bytes, at) {
+        pages.insert(signal.at.page());
     }
+}
+
+/// The signals among the bytes that lie at `at`, which is aligned as they are.
+fn signals_in(bytes: &[u8], at: Addr) -> impl Iterator<Item = Signal> + '_ {
+    let slots = (0u64..).zip(bytes.chunks_exact(SIZE as usize));
+    slots.filter_map(move |(slot, bytes)| Signal::parse(at.offset((slot * SIZE) as i64), bytes))
 }
 
 /// All signals that were read.
@@ -135,9 +172,8 @@ impl Signals {
     pub fn read(memory: &dyn Memory, pages: &[Addr]) -> Signals {
         let mut signals = Signals::default();
         for page in pages {
-            for slot in (0..PAGE).step_by(SIZE as usize) {
-                signals.learn(memory, page.offset(slot as i64));
-            }
+            let Ok(bytes) = memory.read_vec(*page, PAGE as usize) else { continue };
+            signals_in(&bytes, *page).for_each(|signal| signals.add(signal));
         }
         signals
     }
@@ -148,14 +184,21 @@ impl Signals {
             return Some(*known);
         }
         let signal = Signal::read(memory, at)?;
-        self.by_handle.insert(at, signal);
+        self.add(signal);
+        Some(signal)
+    }
+
+    fn add(&mut self, signal: Signal) {
+        let at = signal.at;
+        if self.by_handle.insert(at, signal).is_some() {
+            return;
+        }
         if signal.event != 0 && signal.queue.is_none() {
             self.by_event.entry(signal.event).or_default().push(at);
         }
         if !signal.core.is_null() {
             self.by_core.insert(signal.core, at);
         }
-        Some(signal)
     }
 
     /// The signal with this handle, as far as it was read.
