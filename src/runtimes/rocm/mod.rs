@@ -10,6 +10,7 @@ mod calls;
 mod device;
 mod dispatch;
 mod kernels;
+mod monitors;
 mod queues;
 mod signals;
 mod waits;
@@ -17,6 +18,7 @@ mod waits;
 use super::{Decoder, Held, Runtime, View};
 use crate::arch::x86_64::CALLEE_SAVED;
 use crate::facts::{CalledAs, DeviceCall, Facts, Gap, RuntimeNote};
+use crate::layout::{Subject, Version};
 use crate::memory::{Memory, MemoryExt};
 use crate::snapshot::Snapshot;
 use crate::target::ThreadState;
@@ -25,6 +27,7 @@ use calls::{Calls, domain_of};
 use device::{Device, MAX_QUEUES};
 use dispatch::Dispatch;
 use kernels::Kernels;
+use monitors::{MonitorLayouts, Monitors};
 use queues::Queue;
 use signals::Signals;
 use std::collections::BTreeSet;
@@ -51,6 +54,8 @@ struct RocmDecoder {
     pages: Vec<Addr>,
     kernels: Kernels,
     dispatch: Dispatch,
+    /// Of HIP's own locks, where this version has some.
+    monitors: Option<MonitorLayouts>,
     gaps: Vec<Gap>,
     notes: Vec<String>,
 }
@@ -95,7 +100,9 @@ impl RocmDecoder {
             kernels = Kernels::find(snapshot, memory);
         }
         let dispatch = Dispatch::find(snapshot, memory);
-        Some(RocmDecoder { version, pages, kernels, dispatch, gaps, notes })
+        let subject = Subject::version(version.as_deref().and_then(Version::parse)).with("arch", "x86_64");
+        let monitors = version.as_ref().and_then(|_| MonitorLayouts::choose(&subject));
+        Some(RocmDecoder { version, pages, kernels, dispatch, monitors, gaps, notes })
     }
 
     /// What a thread's registers and stack may name as signals: aligned, and in memory that can be written.
@@ -159,6 +166,8 @@ impl Decoder for RocmDecoder {
         wanted.extend(handles.iter().map(|at| (*at, signals::SIZE as usize)));
         wanted.extend(self.kernels.ranges());
         wanted.extend(self.dispatch.ranges());
+        let monitors = self.monitors.as_ref().map(|l| (l, l.candidates(held.snapshot, memory, held.threads)));
+        wanted.extend(monitors.iter().flat_map(|(_, found)| found));
         wanted.retain(|(at, _)| mapped(at));
         memory.expect(&wanted);
 
@@ -170,6 +179,7 @@ impl Decoder for RocmDecoder {
         let size = queues::layout().and_then(|l| usize::try_from(l.size?).ok()).unwrap_or(0);
         let mut wanted: Vec<(Addr, usize)> = doorbells.iter().map(|(_, queue)| (*queue, size)).collect();
         wanted.extend(waits.iter().filter_map(|(args, _)| waits::events_range(memory, *args)));
+        wanted.extend(monitors.iter().flat_map(|(layouts, found)| layouts.owners(memory, found)));
         wanted.retain(|(at, len)| *len > 0 && mapped(at));
         memory.expect(&wanted);
 
@@ -207,6 +217,9 @@ impl Decoder for RocmDecoder {
         }
         let device = Device::read(view.memory, signals, &self.kernels);
         Waits { view, calls: &calls, device: &device }.decode(&mut facts);
+        if let Some(layouts) = &self.monitors {
+            Monitors { view, calls: &calls, layouts }.decode(&mut facts);
+        }
         if !facts.devices.is_empty() {
             facts.gaps.extend(device.gaps);
         }
