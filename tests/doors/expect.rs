@@ -24,6 +24,9 @@ pub struct Expect {
     /// Look so often at the running program (one stop each): never a deadlock.
     #[serde(default)]
     pub snapshots: u32,
+    /// Look at the program's children, too, where it runs.
+    #[serde(default)]
+    pub tree: bool,
     /// The verdict's kind; of a healthy program only where two looks were possible.
     #[serde(default)]
     kind: OneOf,

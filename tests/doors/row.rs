@@ -168,6 +168,9 @@ impl Row {
     fn attach(&self, sample: &Running, known: &Known, scratch: &Path) -> Result<Duration, String> {
         let minicore = scratch.join("minicore").display().to_string();
         let took = self.live(sample, known, &["--save-core", &minicore], Looked::Twice)?;
+        if self.expect.tree {
+            self.live(sample, known, &[], Looked::Twice)?;
+        }
         for i in 0..self.snapshots() {
             let mut command = hangscope();
             command.args(["attach", &sample.pid.to_string(), "--json", "--samples", "1"]);
@@ -182,6 +185,10 @@ impl Row {
     fn live(&self, sample: &Running, known: &Known, more: &[&str], looked: Looked) -> Result<Duration, String> {
         let mut command = hangscope();
         command.args(["attach", &sample.pid.to_string(), "--json"]).args(more);
+        // a core is of one process
+        if self.expect.tree && more.iter().all(|word| *word != "--save-core") {
+            command.arg("--tree");
+        }
         let took = self.judge(command, known, looked);
         sample.is_unharmed()?;
         took

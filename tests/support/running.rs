@@ -24,6 +24,9 @@ pub struct Running {
 ///
 /// `cwd` is its working directory as the place names it. It may write a core of any size.
 pub fn start(place: &Place, dir: &Path, args: &[String], cwd: &Path) -> Result<Running, String> {
+    // Semaphores between processes need a file system of their own (glibc before 2.34 looks whether there is one).
+    const IN_ROOT: &str = "mount -t proc proc \"$0/proc\" && mkdir -p \"$0/dev/shm\" && mount -t tmpfs shm \"$0/dev/shm\" \
+        && exec chroot \"$0\" \"$@\"";
     // sh sets the limit and goes where it is told, then becomes the sample: the PID stays.
     const GO: &str = "ulimit -c unlimited 2>/dev/null; cd \"$1\" && shift && exec \"$@\"";
     let mut command;
@@ -33,7 +36,7 @@ pub fn start(place: &Place, dir: &Path, args: &[String], cwd: &Path) -> Result<R
         Some(root) => {
             command = Command::new("unshare");
             command
-                .args(["--mount", "sh", "-c", "mount -t proc proc \"$0/proc\" && exec chroot \"$0\" \"$@\""])
+                .args(["--mount", "sh", "-c", IN_ROOT])
                 .arg(&root.path);
         }
         None if place.own_pids => {

@@ -12,6 +12,9 @@ use crate::facts::{
 use crate::units::{Addr, FrameIx, Tid};
 use std::collections::BTreeMap;
 
+/// Frames between a read of a pipe, or the wait for the turn to read, and the `get` of the queue.
+const MAX_READER_FRAMES: usize = 8;
+
 impl Telling<'_> {
     /// Tells of every lock that a thread waits for or proves to hold.
     pub(super) fn tell_locks(&self, roles: &BTreeMap<usize, GilRole>, facts: &mut Facts) {
@@ -204,7 +207,7 @@ impl Telling<'_> {
                 LockKind::Semaphore => Wakers::Outside,
                 _ => Wakers::Holders,
             },
-            idle: matches!(lock.kind, LockKind::SimpleQueue | LockKind::Semaphore),
+            idle: matches!(lock.kind, LockKind::SimpleQueue | LockKind::Semaphore) || self.is_readers_turn(lock),
         });
         let blocks: Vec<&Witnessed> = self.scene.witnessed.iter().filter(|w| w.lock.addr == lock.addr).collect();
         match lock.owner {
@@ -216,6 +219,19 @@ impl Telling<'_> {
             None if lock.locked => facts.holds.extend(blocks.iter().map(|w| self.by_block(w, id))),
             None => {}
         }
+    }
+
+    /// Whether a lock is that of a queue between processes, for which its readers wait their turn: one of them waits in the
+    /// pipe under it, as long as there is nothing to read.
+    fn is_readers_turn(&self, lock: &Lock) -> bool {
+        let gets = |index: &usize| {
+            let frames = self.scene.stacks.get(index).map_or(&[][..], |s| s.frames.as_slice());
+            frames.iter().take(MAX_READER_FRAMES).any(|f| f.is("queues.py", "get"))
+        };
+        let waits =
+            self.scene.waits.iter().filter(|(_, w)| matches!(&w.wanted, Wanted::Lock(l) if l.addr == lock.addr));
+        let holds = self.scene.witnessed.iter().filter(|w| w.lock.addr == lock.addr).map(|w| &w.thread);
+        lock.kind == LockKind::SemLock && waits.map(|(index, _)| index).chain(holds).any(gets)
     }
 
     /// A hold that the lock itself records.

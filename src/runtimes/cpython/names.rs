@@ -24,6 +24,9 @@ const MAX_INSTANCE: u64 = 4096;
 /// Types whose instances have no attributes.
 const PLAIN: [&str; 8] = ["int", "str", "float", "bool", "bytes", "NoneType", "tuple", "_thread.lock"];
 
+/// The classes of `multiprocessing.synchronize` around a `SemLock`.
+const WRAPPERS: [&str; 4] = ["Lock", "RLock", "Semaphore", "BoundedSemaphore"];
+
 type Entries = Rc<Vec<(Addr, Addr)>>;
 
 /// Finds names; dicts are read once.
@@ -40,10 +43,32 @@ impl<'a> Names<'a> {
     /// The best name of `target` that the variables of these stacks give.
     pub(super) fn find(&self, target: Addr, stacks: &[&PyStack<'_>]) -> Option<String> {
         let frames = || stacks.iter().flat_map(|s| s.frames.iter().take(MAX_FRAMES));
+        // multiprocessing's locks are known by the object around them
+        let is_inner = self.objects.is(target, "_multiprocessing.SemLock");
+        let around = is_inner.then(|| frames().find_map(|f| self.wrapper(f, target))).flatten();
+        if let Some(name) = around.and_then(|around| self.find(around, stacks)) {
+            return Some(name);
+        }
         frames()
             .find_map(|f| self.global(f, target))
             .or_else(|| frames().find_map(|f| self.attribute_of_local(f, target)))
             .or_else(|| frames().find_map(|f| self.local(f, target)))
+    }
+
+    /// The object of `multiprocessing.synchronize` around a `SemLock`, if a local of the frame, or an attribute of one, is it.
+    fn wrapper(&self, framed: &Framed, target: Addr) -> Option<Addr> {
+        let o = self.objects;
+        let wraps = |object: &Addr| {
+            let kind = o.type_of(*object).map(|t| t.name.clone()).unwrap_or_default();
+            WRAPPERS.contains(&kind.as_str()) && o.attribute(*object, "_semlock") == Some(target)
+        };
+        let locals = o.locals(&framed.frame, framed.code.as_ref()?);
+        let locals: Vec<Addr> = locals.into_iter().take(MAX_LOCALS).map(|(_, v)| v).collect();
+        let inside = || {
+            let attributes = locals.iter().flat_map(|l| o.attributes(*l).unwrap_or_default().into_iter().take(64));
+            attributes.map(|(_, v)| v).find(wraps)
+        };
+        locals.iter().copied().find(wraps).or_else(inside)
     }
 
     /// How the frame itself can name `target`.
