@@ -5,6 +5,8 @@
 
 mod support;
 
+#[path = "doors/debuggers.rs"]
+mod debuggers;
 #[path = "doors/expect.rs"]
 mod expect;
 #[path = "doors/row.rs"]
@@ -61,7 +63,8 @@ fn main() -> ExitCode {
         }
         for place in places.iter().filter(|p| everywhere || !expect.is_python() || is_first_of_minor(p, &places)) {
             for (variant, args) in expect.variants() {
-                let row = Row::new(&name, &variant, args, place, &expect);
+                let mut row = Row::new(&name, &variant, args, place, &expect);
+                row.debuggers = whole_matrix || is_debugged(&row, &places);
                 if chosen.holds(&row.name()) {
                     rows.push(row);
                 }
@@ -119,6 +122,18 @@ fn main() -> ExitCode {
         began.elapsed().as_secs_f64()
     );
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Samples that go through the debuggers wherever they run; all others where a person is likeliest to sit before them, on this
+/// machine and on one interpreter: a debugger takes a second or two to start.
+const DEBUGGED: [&str; 2] = ["loader-lock-vs-gil", "abba-mutex"];
+
+fn is_debugged(row: &Row, places: &[Place]) -> bool {
+    let home = match row.place.python {
+        None => row.place.root.is_none() && !row.place.own_pids,
+        Some(_) => row.place.minor().as_deref() == Some("3.11") && is_first_of_minor(&row.place, places),
+    };
+    home || DEBUGGED.contains(&row.sample.as_str()) && row.args_are_none()
 }
 
 /// Whether `place` stands for its minor version: the root's interpreter, stripped as users have it, before others.

@@ -80,6 +80,11 @@ fn a_made_up_glibc() {
 }
 
 #[test]
+fn a_debugger_that_answers_what_it_likes() {
+    many(400, |i| fuzzed::bridge(&input(i, 4)));
+}
+
+#[test]
 fn an_elf_file() {
     // this machine's loader: small, with every section that matters
     let loader = std::fs::read("/lib64/ld-linux-x86-64.so.2").expect("a loader");

@@ -5,6 +5,7 @@
 mod dice;
 mod image;
 mod made;
+mod peer;
 mod spoilt;
 
 use hangscope::elf::{ElfFile, RowScratch};
@@ -14,6 +15,7 @@ use hangscope::memory::{FileBytes, Memory};
 use hangscope::report::{self, Captured, Case, TextOptions};
 use hangscope::runtimes::{self, Held, View};
 use hangscope::snapshot::{Snapshot, WithImages};
+use hangscope::target::bridge::{Bridge, BridgeOptions};
 use hangscope::target::core::{CoreFile, CoreOptions};
 use hangscope::target::{Target, ThreadState};
 use hangscope::units::{ProcessIx, Vaddr};
@@ -23,6 +25,7 @@ use std::time::SystemTime;
 
 pub use dice::Dice;
 use made::{Made, Runtime};
+use peer::Noise;
 use spoilt::Spoilt;
 
 /// A core from its bytes: headers, notes, and all that is concluded from it.
@@ -46,6 +49,15 @@ pub fn elf(bytes: &[u8]) {
             let _ = (elf.symbol_at(at), elf.object_at(at), elf.frame_description_at(at), elf.locate(at));
             let _ = (elf.unwind_row(at, &mut scratch), elf.read_only_bytes(at, 64));
         }
+    }
+}
+
+/// A debugger that answers what it likes.
+pub fn bridge(bytes: &[u8]) {
+    let patience = std::time::Duration::from_secs(1);
+    let options = BridgeOptions { sysroot: None, debug_dirs: Vec::new(), patience };
+    if let Ok(bridge) = Bridge::connect(Box::new(Noise::new(&mut Dice::new(bytes))), &options) {
+        analyse(&bridge, &bridge);
     }
 }
 
@@ -125,6 +137,7 @@ fn analyse(target: &dyn Target, memory: &(dyn Memory + Sync)) {
         captured: &captured,
     };
     let _ = (report::text(&case, &TextOptions::default()), report::json(&case));
+    let _ = (report::dot(&case), report::svg(&case));
 }
 
 fn gather(

@@ -13,7 +13,7 @@ import gdb
 BINARY = "hangscope"
 VERSION = 1
 MAIN = """Say which threads block each other, over which locks, and what to change. It only looks.
-Afterwards $hangscope_verdict, $hangscope_headline and $hangscope_cycle_tids tell it to scripts."""
+For scripts: $hangscope_verdict, $hangscope_headline, $hangscope_cycle_tids, $hangscope_exit_code."""
 TROUBLE = (gdb.error, RuntimeError, ValueError, OverflowError, OSError, AttributeError, LookupError, TypeError)
 
 
@@ -116,8 +116,8 @@ class Answers:
         frame.select()
         gdb.write("".join(gdb.execute(c, to_string=True) for c in ("thread", "frame")))
 
-    def end(_code):
-        pass
+    def end(code):
+        gdb.set_convenience_variable("hangscope_exit_code", int(code))
 
 
 def selected():

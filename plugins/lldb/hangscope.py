@@ -115,8 +115,8 @@ class Answers:
         thread.SetSelectedFrame(right[0].GetFrameID())
         self.result.PutCString("%s\n%s" % (thread, right[0]))
 
-    def end(self, _code):
-        pass
+    def end(self, code):
+        lldb.hangscope_exit_code = int(code)
 
 
 def hangscope(debugger, command, _context, result, _internal):
@@ -129,8 +129,7 @@ def hangscope(debugger, command, _context, result, _internal):
     hangscope explain                 why it cannot go on, and what to change
     hangscope goto waits|holds [TID]  select the frame that waits, or that took what the selected thread waits for
 
-    Nothing in the process or core is changed. Afterwards lldb.hangscope_verdict, .hangscope_headline and
-    .hangscope_cycle_tids tell it to scripts."""
+    It only looks. For scripts: lldb.hangscope_verdict, .hangscope_headline, .hangscope_cycle_tids, .hangscope_exit_code."""
     color = "always" if debugger.GetUseColor() and os.isatty(1) else "never"
     binary = os.path.expanduser(BINARY)
     line = [binary, "bridge", "--color", color] + [os.path.expanduser(a) for a in shlex.split(command)]

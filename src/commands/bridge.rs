@@ -98,10 +98,14 @@ fn go(place: Place, tid: Option<HostTid>, bridge: &Bridge, diagnosis: &Diagnosis
     let frame: &Frame = frame.context("the thread has no frames")?;
     let tid = host_tid(diagnosis, thread).context("the thread is unknown")?;
     let sp = frame.registers.read(crate::arch::x86_64::RSP).map(Addr);
-    if !bridge.select(tid, frame.pc.addr, sp)? {
-        bail!("the debugger finds no frame at {} in thread {tid}; look at its own backtrace", frame.pc.addr);
+    if bridge.select(tid, frame.pc.addr, sp)? {
+        return Ok(());
     }
-    Ok(())
+    // the debugger unwinds otherwise, or with other files: the thread at least
+    let innermost = frames.first().context("the thread has no frames")?;
+    let found = bridge.select(tid, innermost.pc.addr, None)?;
+    let but = if found { ", but the thread is selected" } else { "" };
+    Ok(bridge.print(&format!("The debugger itself finds no frame at {} in thread {tid}{but}.\n", frame.pc.addr))?)
 }
 
 /// The thread meant: the one that was named, or the selected one if it waits, or the first of the verdict.

@@ -160,13 +160,16 @@ fn line(edge: &Edge, from: Spot, to: Spot) -> String {
     let (a, b) = (leave(from), leave(to));
     let (x1, y1, x2, y2) = (from.x + dx * a, from.y + dy * a, to.x - dx * b, to.y - dy * b);
     let (color, mark, width) = if edge.alarm { ("#c00", "b", 2) } else { ("#555", "a", 1) };
+    let label = |paint: &str| {
+        let (x, y) = ((x1 + x2) / 2.0, (y1 + y2) / 2.0 + 3.0);
+        let text = escaped(&edge.label);
+        format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\" font-size=\"10\" {paint}>{text}</text>")
+    };
+    // on a white edge of its own, so that it can be read across the line
+    let (under, over) = (label("stroke=\"#fff\" stroke-width=\"4\""), label(&format!("fill=\"{color}\"")));
     format!(
         "<path d=\"M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}\" stroke=\"{color}\" stroke-width=\"{width}\" marker-end=\"url(#{mark})\"/>\
-         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" font-size=\"10\" fill=\"{color}\" stroke=\"#fff\" stroke-width=\"3\" \
-         paint-order=\"stroke\">{}</text>\n",
-        (x1 + x2) / 2.0,
-        (y1 + y2) / 2.0 + 3.0,
-        escaped(&edge.label)
+         {under}{over}\n"
     )
 }
 

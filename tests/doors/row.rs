@@ -1,9 +1,10 @@
 //! One sample in one place, through every door.
 
+use crate::debuggers::Debugger;
 use crate::expect::{Expect, Known, Looked};
 use crate::support::places::Place;
 use crate::support::running::{self, Running};
-use crate::support::{self, Scratch, hangscope};
+use crate::support::{self, Said, Scratch, hangscope};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -22,6 +23,14 @@ pub enum Door {
     Elsewhere,
     /// gcore's core.
     Gcore,
+    /// Inside gdb, attached to it.
+    Gdb,
+    /// Inside gdb, on gcore's core.
+    GdbCore,
+    /// Inside lldb, attached to it.
+    Lldb,
+    /// Inside lldb, on gcore's core.
+    LldbCore,
     /// The kernel's.
     Kernel,
 }
@@ -36,7 +45,18 @@ pub enum Cell {
 }
 
 impl Door {
-    pub const ALL: [Door; 6] = [Door::Attach, Door::NoStop, Door::Minicore, Door::Elsewhere, Door::Gcore, Door::Kernel];
+    pub const ALL: [Door; 10] = [
+        Door::Attach,
+        Door::NoStop,
+        Door::Minicore,
+        Door::Elsewhere,
+        Door::Gcore,
+        Door::Gdb,
+        Door::GdbCore,
+        Door::Lldb,
+        Door::LldbCore,
+        Door::Kernel,
+    ];
 
     pub fn word(self) -> &'static str {
         match self {
@@ -45,6 +65,10 @@ impl Door {
             Door::Minicore => "minicore",
             Door::Elsewhere => "elsewhere",
             Door::Gcore => "gcore",
+            Door::Gdb => "gdb",
+            Door::GdbCore => "gdb core",
+            Door::Lldb => "lldb",
+            Door::LldbCore => "lldb core",
             Door::Kernel => "kernel core",
         }
     }
@@ -53,6 +77,8 @@ impl Door {
     pub fn obstacle(self) -> Option<String> {
         match self {
             Door::Gcore if !support::has_command("gcore") => Some("gcore (apt install gdb)".into()),
+            Door::Gdb | Door::GdbCore => Debugger::Gdb.obstacle(),
+            Door::Lldb | Door::LldbCore => Debugger::Lldb.obstacle(),
             Door::Kernel => running::kernel_core_obstacle(),
             _ => None,
         }
@@ -66,6 +92,8 @@ pub struct Row {
     args: Vec<String>,
     pub place: Place,
     pub expect: Expect,
+    /// Whether it goes through the debuggers' doors too.
+    pub debuggers: bool,
 }
 
 /// The table's first line.
@@ -77,11 +105,17 @@ pub fn heading() -> String {
 
 impl Row {
     pub fn new(sample: &str, variant: &str, args: Vec<String>, place: &Place, expect: &Expect) -> Row {
-        Row { sample: sample.into(), variant: variant.into(), args, place: place.clone(), expect: expect.clone() }
+        let (place, expect) = (place.clone(), expect.clone());
+        Row { sample: sample.into(), variant: variant.into(), args, place, expect, debuggers: true }
     }
 
     fn label(&self) -> String {
         if self.variant.is_empty() { self.sample.clone() } else { format!("{}/{}", self.sample, self.variant) }
+    }
+
+    /// Whether it is its sample's plainest variant.
+    pub fn args_are_none(&self) -> bool {
+        self.args.is_empty()
     }
 
     /// `abba-mutex/robust@sid`.
@@ -145,6 +179,10 @@ impl Row {
         if door == Door::Elsewhere && self.place.root.is_none() {
             return Cell::Absent;
         }
+        let debugger = matches!(door, Door::Gdb | Door::GdbCore | Door::Lldb | Door::LldbCore);
+        if debugger && !self.debuggers {
+            return Cell::Absent;
+        }
         if door.obstacle().is_some() {
             return Cell::Skipped;
         }
@@ -153,10 +191,11 @@ impl Row {
             Door::NoStop => self.no_stop(sample, known),
             Door::Minicore => self.core(&scratch.join("minicore"), known),
             Door::Elsewhere => self.elsewhere(&scratch.join("minicore"), known),
-            Door::Gcore => gcore(sample, scratch).and_then(|(core, whole)| match whole {
-                true => self.core(&core, known),
-                false => self.core_of(&core, known, Looked::Damaged),
-            }),
+            Door::Gcore => gcore(sample, scratch).and_then(|(core, looked)| self.core_of(&core, known, looked)),
+            Door::Gdb => self.debugged(Debugger::Gdb, sample, known, scratch),
+            Door::GdbCore => self.debugged_core(Debugger::Gdb, sample, known, scratch),
+            Door::Lldb => self.debugged(Debugger::Lldb, sample, known, scratch),
+            Door::LldbCore => self.debugged_core(Debugger::Lldb, sample, known, scratch),
             Door::Kernel => sample.abort_for_core().and_then(|core| self.core(&core, known)),
         };
         match said {
@@ -230,10 +269,54 @@ impl Row {
         self.judge(command, known, looked)
     }
 
+    fn debugged(
+        &self,
+        debugger: Debugger,
+        sample: &Running,
+        known: &Known,
+        scratch: &Path,
+    ) -> Result<Duration, String> {
+        let report = scratch.join("bridge.json");
+        let command = debugger.attach(sample.pid, scratch, &report)?;
+        let said = self.judge_report(command, &report, known, Looked::Once);
+        sample.is_unharmed()?;
+        said
+    }
+
+    /// On the core that gcore wrote for the door before.
+    fn debugged_core(
+        &self,
+        debugger: Debugger,
+        sample: &Running,
+        known: &Known,
+        scratch: &Path,
+    ) -> Result<Duration, String> {
+        let core = scratch.join(format!("gcore.{}", sample.pid));
+        let looked = if scratch.join("damaged").exists() { Looked::Damaged } else { Looked::Once };
+        let exe = sample.exe()?;
+        let root = self.place.root.as_ref().map(|r| r.path.as_path());
+        let report = scratch.join("bridge.json");
+        self.judge_report(debugger.core(&core, &exe, root, scratch, &report)?, &report, known, looked)
+    }
+
+    /// Runs a debugger that lets hangscope write `report`, and ends as hangscope would.
+    fn judge_report(&self, command: Command, report: &Path, known: &Known, looked: Looked) -> Result<Duration, String> {
+        let _ = std::fs::remove_file(report);
+        let shown = format!("{command:?}");
+        let mut said = support::run(command, Duration::from_secs(120))?;
+        said.err = format!("{}\n{}", said.out, said.err);
+        said.out = std::fs::read_to_string(report).unwrap_or_default();
+        self.compare(&shown, &said, known, looked)
+    }
+
     /// Runs hangscope and compares what it says.
     fn judge(&self, command: Command, known: &Known, looked: Looked) -> Result<Duration, String> {
         let shown = format!("{command:?}");
         let said = support::run(command, Duration::from_secs(60))?;
+        self.compare(&shown, &said, known, looked)
+    }
+
+    fn compare(&self, shown: &str, said: &Said, known: &Known, looked: Looked) -> Result<Duration, String> {
         if said.err.contains("panicked") {
             return Err(format!("it panicked: {}", said.err));
         }
@@ -246,13 +329,17 @@ impl Row {
 
 /// gcore's core, and whether it is whole. gdb before 14 gives up a whole segment at a page it may not read, and since glibc 2.42
 /// the guard page of a thread's stack lies inside the stack's mapping: such a stack is all zeros.
-fn gcore(sample: &Running, scratch: &Path) -> Result<(std::path::PathBuf, bool), String> {
+fn gcore(sample: &Running, scratch: &Path) -> Result<(std::path::PathBuf, Looked), String> {
     let mut command = Command::new("gcore");
     command.arg("-o").arg(scratch.join("gcore")).arg(sample.pid.to_string());
     let said = support::run(command, Duration::from_secs(120))?;
     let core = scratch.join(format!("gcore.{}", sample.pid));
     let lost =
         |line: &str| line.contains("Memory read failed for corefile section") && !line.contains("0xffffffffff600000");
-    let whole = !said.err.lines().any(lost);
-    if core.is_file() { Ok((core, whole)) } else { Err(format!("gcore wrote nothing: {}", said.err.trim())) }
+    let mut looked = Looked::Once;
+    if said.err.lines().any(lost) {
+        looked = Looked::Damaged;
+        std::fs::write(scratch.join("damaged"), "").map_err(|e| e.to_string())?; // for the doors behind
+    }
+    if core.is_file() { Ok((core, looked)) } else { Err(format!("gcore wrote nothing: {}", said.err.trim())) }
 }

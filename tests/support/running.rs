@@ -106,6 +106,11 @@ impl Running {
         named.collect()
     }
 
+    /// Its program, as this machine names it.
+    pub fn exe(&self) -> Result<PathBuf, String> {
+        std::fs::read_link(format!("/proc/{}/exe", self.pid)).map_err(|e| e.to_string())
+    }
+
     /// A field of `/proc/PID/status`.
     pub fn status(&self, field: &str) -> Option<String> {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;

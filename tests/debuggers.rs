@@ -1,0 +1,168 @@
+//! Sessions in gdb as a person has them: stopped at a breakpoint, through gdbserver, on a stripped program; where the selected
+//! thread and frame stay, what `goto` selects, and what is said where nothing can be looked at.
+
+mod support;
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+use support::{Said, Scratch, hangscope, has_command, home, in_ci, run};
+
+/// Is there this command? Says what is skipped; in CI it must be there.
+fn has(command: &str) -> bool {
+    let there = has_command(command);
+    assert!(there || !in_ci(), "needs {command}");
+    if !there {
+        println!("skipped: needs {command}");
+    }
+    there
+}
+
+/// A directory with the program, as it was compiled and stripped, and the plugin.
+fn directory() -> &'static Path {
+    static MADE: OnceLock<Scratch> = OnceLock::new();
+    let scratch = MADE.get_or_init(|| {
+        let scratch = Scratch::new("debuggers");
+        let program = scratch.path().join("stuck");
+        let done = |c: &mut Command| assert!(c.status().is_ok_and(|s| s.success()), "{c:?}");
+        done(
+            Command::new("cc")
+                .args(["-g", "-O1", "-pthread", "-o"])
+                .arg(&program)
+                .arg(home().join("tests/debuggers/stuck.c")),
+        );
+        done(Command::new("strip").arg("-o").arg(scratch.path().join("stripped")).arg(&program));
+        done(hangscope().args(["plugin", "gdb", "-o"]).arg(scratch.path().join("hangscope-gdb.py")));
+        scratch
+    });
+    scratch.path()
+}
+
+struct Program(Child);
+
+impl Program {
+    fn start(name: &str) -> Program {
+        let mut child = Command::new(directory().join(name)).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("text");
+        assert!(line.starts_with("ready"), "{line}");
+        Program(child)
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// gdb with the plugin, these words, and then these commands.
+fn gdb(words: &[&str], commands: &[&str]) -> Said {
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-q", "-batch", "-x"]).arg(directory().join("hangscope-gdb.py")).args(words);
+    commands.iter().for_each(|c| {
+        gdb.args(["-ex", c]);
+    });
+    let said = run(gdb, Duration::from_secs(120)).expect("gdb ends");
+    assert!(!said.err.contains("panicked") && !said.err.contains("Traceback"), "{}", said.err);
+    said
+}
+
+/// The report `name` says two threads wait for each other.
+fn is_told(report: &PathBuf) {
+    let text = std::fs::read_to_string(report).expect("a report");
+    let report: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(report["verdict"]["kind"], "deadlock", "{text}");
+    assert_eq!(report["verdict"]["certainty"], "recorded");
+    assert_eq!(report["verdict"]["cycles"][0]["steps"].as_array().map(Vec::len), Some(2));
+    assert_eq!(report["threads"].as_array().map(Vec::len), Some(3));
+}
+
+#[test]
+fn stopped_at_a_breakpoint_the_persons_place_is_kept() {
+    if !has("gdb") {
+        return;
+    }
+    let program = Program::start("stuck");
+    let report = directory().join("breakpoint.json");
+    let json = format!("hangscope json {}", report.display());
+    let place = "printf \"at %d %d\\n\", $_thread, $pc == (long) (&tick)";
+    let commands = ["break *tick", "continue", "up", place, &json, place, "frame", "hangscope goto waits", "detach"];
+    let said = gdb(&["-p", &program.pid()], &commands);
+    is_told(&report);
+    let places: Vec<&str> = said.out.lines().filter(|l| l.starts_with("at ")).collect();
+    assert_eq!(places.len(), 2, "{}", said.out);
+    assert_eq!(places[0], places[1]);
+    let rest = said.out.split(places[0]).last().expect("the rest");
+    assert!(rest.contains("in main ("), "the frame above the breakpoint is kept: {rest}");
+    assert!(rest.contains("pthread_mutex_lock") || rest.contains("lll_lock_wait"), "goto: {rest}");
+}
+
+#[test]
+fn goto_walks_round_the_cycle() {
+    if !has("gdb") {
+        return;
+    }
+    let program = Program::start("stuck");
+    let thread = "printf \"thread %d\\n\", $_thread";
+    let holds = "hangscope goto holds";
+    let commands = ["hangscope goto waits", thread, holds, thread, holds, thread, "p $hangscope_verdict", "detach"];
+    let said = gdb(&["-p", &program.pid()], &commands);
+    let threads: Vec<&str> = said.out.lines().filter(|l| l.starts_with("thread ")).collect();
+    assert!(threads.len() == 3 && threads[0] == threads[2] && threads[0] != threads[1], "{threads:?}\n{}", said.out);
+    assert!(said.out.contains("\"deadlock\""), "{}", said.out);
+}
+
+#[test]
+fn a_stripped_program_and_one_behind_gdbserver() {
+    if !has("gdb") || !has("gdbserver") {
+        return;
+    }
+    let program = Program::start("stripped");
+    let report = directory().join("stripped.json");
+    let json = format!("hangscope json {}", report.display());
+    gdb(&["-p", &program.pid()], &[&json, "detach"]);
+    is_told(&report);
+    std::fs::remove_file(&report).expect("it was there");
+    let remote = format!("target remote | gdbserver --attach - {}", program.pid());
+    let said = gdb(&[], &[&remote, &json, "detach", "quit $hangscope_exit_code"]);
+    assert!(report.exists(), "{}\n{}", said.out, said.err);
+    is_told(&report);
+    assert_eq!(said.code(), 1, "{}", said.err);
+}
+
+#[test]
+fn what_keeps_it_from_looking_is_one_line() {
+    if !has("gdb") {
+        return;
+    }
+    let program = Program::start("stuck");
+    let attach = ["-p", &program.pid()];
+    let mut errors = Vec::new();
+    for (words, commands, part) in [
+        (&[][..], &["hangscope"][..], "hangscope: the debugger has no process"),
+        (&attach[..], &["set hangscope-binary /nowhere/hangscope", "hangscope"][..], "set hangscope-binary PATH"),
+        (&attach[..], &["set hangscope-binary /bin/true", "hangscope"][..], "it ended without a word"),
+        (&attach[..], &["continue &", "hangscope"][..], "hangscope: the program is running"),
+        (&attach[..], &["hangscope goto waits 1"][..], "hangscope: there is no thread 1"),
+        (&attach[..], &["kill", "hangscope"][..], "hangscope: the debugger has no process"),
+    ] {
+        let program = Program::start("stuck");
+        let pid = program.pid();
+        let words: Vec<&str> = words.iter().map(|w| if *w == attach[1] { pid.as_str() } else { w }).collect();
+        let said = gdb(&words, commands);
+        let lines: Vec<&str> = said.err.lines().filter(|l| l.contains("hangscope")).collect();
+        if lines.len() != 1 || !lines[0].contains(part) {
+            errors.push(format!("{commands:?}: {}", said.err));
+        }
+    }
+    assert!(errors.is_empty(), "{}", errors.join("\n"));
+}
