@@ -174,6 +174,14 @@ static int ready_is_there(struct ready_place *p)
     return word < (uintptr_t)ready_gates || word >= (uintptr_t)(ready_gates + READY_GATES);
 }
 
+/* Waits until whoever took place i is there, for threads that are to come behind it. Looks, since that one cannot tell. */
+READY_API void ready_behind(int i)
+{
+    struct timespec moment = { 0, 1000000 };
+    while (!__atomic_load_n(&ready_places[i].filled, __ATOMIC_ACQUIRE) || !ready_is_there(&ready_places[i]))
+        nanosleep(&moment, NULL);
+}
+
 /* Says who is not there, and ends the process: a sample that does not hang as it should is broken. */
 static void ready_never(void)
 {
