@@ -22,11 +22,13 @@ MOST = 64
 # Numbers of system calls: x86-64, aarch64.
 CALLS = {
     "futex": ((202,), (98,)),
+    "again": ((202,), (98,)),  # a futex wait that ends after a time and is begun again: the GIL, the stop of all threads
     "epoll": ((232, 281), (22,)),
     "sleep": ((230, 23, 270), (115, 72)),
     "wait": ((61, 247), (260, 95)),
     "read": ((0,), (63,)),
 }
+HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 ARM = os.uname().machine == "aarch64"
 
 _table = mmap.mmap(-1, 8 * MOST)  # of each thread its tid and the call it sleeps in; shared with an outside observer
@@ -57,7 +59,9 @@ def _asleep(tid, call):
     name = list(CALLS)[call - 1]
     if len(words) != 9 or int(words[0]) not in CALLS[name][ARM]:
         return None
-    if name == "futex" and (int(words[2], 16) & 0x7F not in (0, 9) or int(words[4], 16)):
+    if name in ("futex", "again") and int(words[2], 16) & 0x7F not in (0, 9):
+        return None
+    if name in ("futex", "again") and (int(words[4], 16) != 0) != (name == "again"):
         return None
     return text
 

@@ -35,7 +35,7 @@ const EVERYWHERE: [&str; 8] = [
 ];
 
 /// The interpreters that CI must have.
-const REQUIRED: [&str; 3] = ["3.11", "3.13", "3.15"];
+const REQUIRED: [&str; 4] = ["3.11", "3.13", "3.13t", "3.15"];
 
 fn main() -> ExitCode {
     let began = Instant::now();
@@ -63,7 +63,9 @@ fn main() -> ExitCode {
         }
         for place in places.iter().filter(|p| everywhere || !expect.is_python() || is_first_of_minor(p, &places)) {
             for (variant, args) in expect.variants() {
-                let mut row = Row::new(&name, &variant, args, place, &expect);
+                let expect = expect.at(place);
+                let place = if expect.gil { place.with_gil() } else { place.clone() };
+                let mut row = Row::new(&name, &variant, args, &place, expect);
                 row.debuggers = whole_matrix || is_debugged(&row, &places);
                 if chosen.holds(&row.name()) {
                     rows.push(row);

@@ -110,6 +110,14 @@ impl Page<'_> {
         self.pen.flow("", "", 0, &[(style, label), (Style::Bold, rest), (Style::Bold, ".")])
     }
 
+    /// Whether an interpreter of the process at `index` has a GIL that is in use.
+    fn has_gil(&self, index: usize) -> bool {
+        self.case.graph.resources.iter().any(|(id, r)| {
+            r.kind == ResourceKind::Gil
+                && matches!(id, ResourceId::At(process, _) if usize::try_from(process.0).is_ok_and(|p| p == index))
+        })
+    }
+
     /// `process 4711 · python3 load.py · CPython 3.11.2 · glibc 2.36 · 9 threads · held for 1.4 ms`.
     fn processes(&self) -> String {
         let mut out = String::new();
@@ -126,7 +134,8 @@ impl Page<'_> {
                 let known = |n: &&crate::facts::RuntimeNote| n.name == name && (name != "rocm" || n.version.is_some());
                 if let Some(note) = notes.iter().find(known) {
                     let version = note.version.as_deref().map(|v| format!(" {}", super::sentence(v)));
-                    let build = note.build.filter(|b| *b != "gil").map(|b| format!(" ({b})"));
+                    let gil = if self.has_gil(i) { "the GIL switched on" } else { "no GIL" };
+                    let build = note.build.filter(|b| *b != "gil").map(|b| format!(" ({b}, {gil})"));
                     parts.push(format!("{called}{}{}", version.unwrap_or_default(), build.unwrap_or_default()));
                 }
             }
@@ -285,10 +294,10 @@ impl Page<'_> {
             marks.extend(Mark::took(hold, (real.len() > 1).then(|| self.voice.name(hold.of))));
         }
         let mut facts: Vec<String> = Vec::new();
-        let held: Vec<String> =
-            real.iter().filter(|h| !matches!(h.of, ResourceId::ThreadExit(_))).map(|h| self.voice.name(h.of)).collect();
+        let held: Vec<ResourceId> =
+            real.iter().filter(|h| !matches!(h.of, ResourceId::ThreadExit(_))).map(|h| h.of).collect();
         if !held.is_empty() {
-            facts.push(format!("holds {}", held.join(", ")));
+            facts.push(self.voice.holds(&held));
         }
         if let Some(wait) = self.case.graph.waits.get(&t) {
             facts.push(self.voice.waits(wait.on));

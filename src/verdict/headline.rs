@@ -121,13 +121,13 @@ fn stalled(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
         _ if !look.graph.waits.contains_key(&stall.root) => "BLOCKED IN THE KERNEL",
         _ => "STALLED",
     };
-    let holds: Vec<String> = {
+    let holds: Vec<ResourceId> = {
         let mut held: Vec<_> = look
             .graph
             .held_by(stall.root)
             .filter(|h| !matches!(h.of, ResourceId::ThreadExit(_)))
             .filter(|h| stall.behind.iter().any(|t| look.graph.waits.get(t).is_some_and(|w| w.on == h.of)))
-            .map(|h| voice.name(h.of))
+            .map(|h| h.of)
             .collect();
         held.dedup();
         held
@@ -139,7 +139,7 @@ fn stalled(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
             None => "is blocked in state D".to_owned(),
         },
     };
-    let holds = if holds.is_empty() { String::new() } else { format!("holds {} and ", holds.join(", ")) };
+    let holds = if holds.is_empty() { String::new() } else { format!("{} and ", voice.holds(&holds)) };
     let behind = match stall.behind.len() {
         0 => String::new(),
         1 => "; 1 thread waits behind it".to_owned(),

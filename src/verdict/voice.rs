@@ -211,9 +211,26 @@ impl<'a> Voice<'a> {
             // names given by decoders often say what they are (`pipe 88123`); the noun is then not said twice
             (kind, Some(name)) => {
                 let name = plain(name);
-                if says(&name, noun(kind)) { name } else { format!("the {} {name}", noun(kind)) }
+                if says(&name, noun(kind)) || name.starts_with("the ") {
+                    name
+                } else {
+                    format!("the {} {name}", noun(kind))
+                }
             }
         }
+    }
+
+    /// `holds the GIL, jobs`; a stop of all threads is held up.
+    #[must_use]
+    pub fn holds(&self, ids: &[ResourceId]) -> String {
+        let is_stop =
+            |id: &&ResourceId| self.resource(**id).is_some_and(|r| r.kind == ResourceKind::PythonStopTheWorld);
+        let (stops, others): (Vec<&ResourceId>, Vec<&ResourceId>) = ids.iter().partition(is_stop);
+        let list = |verb: &str, ids: Vec<&ResourceId>| {
+            let names: Vec<String> = ids.into_iter().map(|id| self.name(*id)).collect();
+            (!names.is_empty()).then(|| format!("{verb} {}", names.join(", ")))
+        };
+        [list("holds", others), list("holds up", stops)].into_iter().flatten().collect::<Vec<_>>().join(" and ")
     }
 
     /// The resource.

@@ -1,5 +1,6 @@
 //! A sample's `expect.toml`, and whether a report says that.
 
+use crate::support::places::Place;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -18,6 +19,9 @@ pub struct Expect {
     /// Each a name and the program's arguments; the verdict is the same.
     #[serde(default)]
     variants: BTreeMap<String, Vec<String>>,
+    /// It hangs by the GIL: an interpreter that is built without has it switched on.
+    #[serde(default)]
+    pub gil: bool,
     /// Never a deadlock of any kind, through no door.
     #[serde(default)]
     pub healthy: bool,
@@ -45,6 +49,9 @@ pub struct Expect {
     /// Threads that must wait for something, in a cycle or not.
     #[serde(default, rename = "wait")]
     waits: Vec<Wait>,
+    /// What it is on an interpreter built without the GIL: the keys of the table `free-threaded` replace those above.
+    #[serde(skip)]
+    free_threaded: Option<Box<Expect>>,
 }
 
 #[derive(Deserialize, Clone)]
@@ -95,13 +102,29 @@ impl Expect {
     pub fn read(sample: &str) -> Expect {
         let path = crate::support::home().join("samples").join(sample).join("expect.toml");
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let expect: Expect = toml::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        assert!(
-            expect.healthy || !matches!(expect.kind, OneOf::Any),
-            "{}: a program that hangs names a kind",
-            path.display()
-        );
+        let mut table: toml::Table = toml::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let otherwise = table.remove("free-threaded");
+        let parse = |table: toml::Table| {
+            let expect: Expect = table.try_into().unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+            assert!(
+                expect.healthy || !matches!(expect.kind, OneOf::Any),
+                "{}: a program that hangs names a kind",
+                path.display()
+            );
+            expect
+        };
+        let mut expect = parse(table.clone());
+        if let Some(toml::Value::Table(otherwise)) = otherwise {
+            table.extend(otherwise);
+            expect.free_threaded = Some(Box::new(parse(table)));
+        }
         expect
+    }
+
+    /// What it says in this place.
+    pub fn at(&self, place: &Place) -> &Expect {
+        let without_gil = place.minor().is_some_and(|m| m.ends_with('t'));
+        self.free_threaded.as_deref().filter(|_| without_gil).unwrap_or(self)
     }
 
     pub fn is_python(&self) -> bool {

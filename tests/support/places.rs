@@ -30,7 +30,7 @@ pub fn roots() -> Vec<Root> {
 /// A libc, and maybe an interpreter, to run samples with.
 #[derive(Clone)]
 pub struct Place {
-    /// What the table calls it: `host`, `sid`, `trixie-3.13`, `pyenv-3.8.18`.
+    /// What the table calls it: `host`, `sid`, `trixie-3.13`, `trixie-3.13t`, `pyenv-3.8.18`.
     pub name: String,
     /// The root it is in; none: this machine.
     pub root: Option<Root>,
@@ -38,12 +38,14 @@ pub struct Place {
     pub python: Option<(PathBuf, String)>,
     /// In a PID namespace of its own, where the program calls itself 1.
     pub own_pids: bool,
+    /// Whether an interpreter that is built without the GIL has it switched on.
+    pub with_gil: bool,
 }
 
 impl Place {
     /// This machine, for programs without an interpreter.
     pub fn host() -> Place {
-        Place { name: "host".into(), root: None, python: None, own_pids: false }
+        Place { name: "host".into(), root: None, python: None, own_pids: false, with_gil: false }
     }
 
     /// Has its root a library whose file name begins so? This machine's own are not counted on.
@@ -53,10 +55,20 @@ impl Place {
         files.into_iter().any(|f| f.file_name().to_string_lossy().starts_with(name))
     }
 
-    /// The minor version, as `3.11`.
+    /// The minor version, as `3.11`; `3.13t` where it is built without the GIL.
     pub fn minor(&self) -> Option<String> {
         let (_, version) = self.python.as_ref()?;
-        Some(version.split('.').take(2).collect::<Vec<_>>().join("."))
+        Some(minor_of(version))
+    }
+
+    /// The same with the GIL switched on where it is built without.
+    pub fn with_gil(&self) -> Place {
+        match self.minor() {
+            Some(minor) if minor.ends_with('t') => {
+                Place { name: format!("{}+gil", self.name), with_gil: true, ..self.clone() }
+            }
+            _ => self.clone(),
+        }
     }
 }
 
@@ -80,10 +92,9 @@ pub fn python_places(roots: &[Root]) -> Vec<Place> {
         if root.is_none() && places.iter().any(|p| p.python.as_ref().is_some_and(|(known, _)| *known == path)) {
             return;
         }
-        let shown =
-            if root.is_some() { version.split('.').take(2).collect::<Vec<_>>().join(".") } else { version.clone() };
+        let shown = if root.is_some() { minor_of(&version) } else { version.clone() };
         let name = format!("{name}-{shown}");
-        places.push(Place { name, root: root.cloned(), python: Some((path, version)), own_pids: false });
+        places.push(Place { name, root: root.cloned(), python: Some((path, version)), ..Place::host() });
     };
     for path in ["/usr/bin/python3", "/usr/local/bin/python3"] {
         add("host", None, PathBuf::from(path));
@@ -94,6 +105,10 @@ pub fn python_places(roots: &[Root]) -> Vec<Place> {
     for root in roots {
         for path in pythons_in(&root.path.join("usr/bin")) {
             add(&root.suite, Some(root), Path::new("/usr/bin").join(path.file_name().unwrap_or_default()));
+        }
+        for (path, stripped) in free_threaded_in(root) {
+            let name = if stripped { root.suite.clone() } else { format!("{}-symbols", root.suite) };
+            add(&name, Some(root), path);
         }
     }
     places
@@ -130,7 +145,28 @@ fn pythons_in(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// `3.N.P`, where N is one that hangscope claims to understand.
+/// The interpreters that `tests/roots` built without the GIL, as the root names them, and whether each is stripped: first the
+/// one that is.
+fn free_threaded_in(root: &Root) -> Vec<(PathBuf, bool)> {
+    let mut found = Vec::new();
+    for minor in 13..=15 {
+        for (dir, stripped) in [("bin", true), ("with-symbols", false)] {
+            let path = format!("opt/python3.{minor}t/{dir}/python3.{minor}t");
+            if root.path.join(&path).is_file() {
+                found.push((Path::new("/").join(path), stripped));
+            }
+        }
+    }
+    found
+}
+
+/// `3.13t` of `3.13.5t`.
+fn minor_of(version: &str) -> String {
+    let minor = version.split('.').take(2).collect::<Vec<_>>().join(".");
+    if version.ends_with('t') { minor + "t" } else { minor }
+}
+
+/// `3.N.P`, where N is one that hangscope claims to understand, and a `t` where it is built without the GIL.
 fn version_of(root: Option<&Root>, python: &Path) -> Option<String> {
     let mut ask = match root {
         Some(root) => {
@@ -140,7 +176,7 @@ fn version_of(root: Option<&Root>, python: &Path) -> Option<String> {
         }
         None => Command::new(python),
     };
-    ask.args(["-I", "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"]);
+    ask.args(["-I", "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3] + 't' * ('t' in sys.abiflags))"]);
     let said = run(ask, Duration::from_secs(20)).ok().filter(|s| s.status.success())?;
     let version = said.out.trim().to_string();
     let minor: u32 = version.strip_prefix("3.")?.split('.').next()?.parse().ok()?;

@@ -54,6 +54,9 @@ pub fn start(place: &Place, dir: &Path, args: &[String], cwd: &Path) -> Result<R
         None => command.arg(dir.join("program")),
     };
     command.env("HANGSCOPE_SAMPLE_SECONDS", "900"); // a slow machine; it is killed long before
+    if place.with_gil {
+        command.env("PYTHON_GIL", "1");
+    }
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     let child = command.spawn().map_err(|e| format!("cannot start {command:?}: {e}"))?;
     let pid = i32::try_from(child.id()).map_err(|e| e.to_string())?;

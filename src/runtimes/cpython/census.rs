@@ -16,6 +16,8 @@ use std::collections::HashMap;
 
 /// What was read.
 pub(super) struct Census {
+    /// `_PyRuntime`.
+    pub runtime: Addr,
     pub interpreters: Vec<Interpreter>,
     /// The `pthread_key_t` under which each thread keeps its thread state, up to 3.14.
     pub key: Option<i32>,
@@ -53,6 +55,7 @@ impl Census {
             .collect();
         let key = objects.o.runtime_tss_key.and_then(|f| objects.int32(found.runtime, f).ok());
         let handlers = found.handlers.and_then(|table| read_handlers(objects, table));
-        Ok(Census { interpreters, key, gils, lost_gils, chains, codes: RefCell::new(codes), handlers, names })
+        let runtime = found.runtime;
+        Ok(Census { runtime, interpreters, key, gils, lost_gils, chains, codes: RefCell::new(codes), handlers, names })
     }
 }

@@ -102,6 +102,7 @@ impl Telling<'_> {
         for (at, e) in &self.census.lost_gils {
             facts.gaps.push(Gap(format!("the GIL at {at} cannot be read: {e}")));
         }
+        self.tell_attached(facts);
         self.tell_locks(&roles, facts);
         self.tell_handlers(facts);
         self.tell_work(facts);

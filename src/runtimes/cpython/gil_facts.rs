@@ -169,7 +169,7 @@ impl Telling<'_> {
 
     /// The outermost frame of the taking, so that it is nearest the application: the evaluation loop where that takes the
     /// GIL itself. The second value says whether native code re-enters Python there (`PyGILState_Ensure`).
-    fn taking_frame(&self, index: usize) -> (FrameIx, bool) {
+    pub(super) fn taking_frame(&self, index: usize) -> (FrameIx, bool) {
         let Some(stack) = self.view.stacks.get(index) else { return (FrameIx(0), false) };
         let mut outermost = None;
         let mut foreign = false;

@@ -24,7 +24,7 @@ impl Telling<'_> {
         }
         let mut told: Vec<ResourceId> = Vec::new();
         for (index, wait) in &self.scene.waits {
-            if roles.get(index) == Some(&GilRole::Waits) {
+            if roles.get(index) == Some(&GilRole::Waits) || self.scene.attachments.parked.contains_key(index) {
                 continue;
             }
             if let Some(pooled) = self.tell_future(*index, wait, &mut told, facts) {

@@ -3,6 +3,8 @@
 //! Reads the interpreter's own structures by the tables of `symbols/layouts/cpython/`; runs no code in the target. Knows
 //! nothing of native locks: where a thread waits for the GIL inside a condition variable, another decoder says the latter.
 
+mod attached;
+mod attached_facts;
 mod census;
 mod code;
 mod containers;

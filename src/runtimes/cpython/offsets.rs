@@ -3,6 +3,7 @@
 //!
 //! A field that a version has not is `None`; nobody asks for the version to find out.
 
+use super::attached::AttachOffsets;
 use super::containers::ContainerOffsets;
 use super::inferred::CallOffsets;
 use super::locks::LockOffsets;
@@ -128,6 +129,8 @@ pub(super) struct Offsets {
     pub interp_modules: u64,
     pub interp_gil: Option<u64>,
     pub interp_own_gil: Option<u64>,
+    /// Since 3.12; a `_PyRecursiveMutex` since 3.13.
+    pub imports_lock: Option<u64>,
 
     // PyThreadState
     pub tstate_size: usize,
@@ -226,6 +229,10 @@ pub(super) struct Offsets {
     pub runtime_finalizing: Option<u64>,
 
     pub gil: GilOffsets,
+    /// Builds without the GIL only.
+    pub attach: Option<AttachOffsets>,
+    /// Whether the table was made from headers alone, and never compared with a running interpreter.
+    pub by_headers: bool,
     pub locks: LockOffsets,
     pub containers: ContainerOffsets,
     pub asyncio: AsyncioOffsets,
@@ -444,6 +451,7 @@ impl Offsets {
             interp_modules: c.any("PyInterpreterState", &["imports.modules", "modules"])?,
             interp_gil: c.opt("PyInterpreterState", "ceval.gil"),
             interp_own_gil: c.opt("PyInterpreterState", "ceval.own_gil"),
+            imports_lock: c.opt("PyInterpreterState", "imports.lock.mutex"),
             tstate_size: c.size_usize("PyThreadState")?,
             tstate_next: c.need("PyThreadState", "next")?,
             tstate_interp: c.need("PyThreadState", "interp")?,
@@ -545,6 +553,8 @@ impl Offsets {
             gen_state: c.opt("PyGenObject", "gi_frame_state"),
             gen_suspended: c.table.numbers("gen_suspended").iter().filter_map(|n| u8::try_from(*n).ok()).collect(),
             gil,
+            attach: AttachOffsets::choose(c.table, &c.subject),
+            by_headers: c.table.word("made_from") == Some("headers"),
             frame_object_frame: c.opt("PyFrameObject", "f_frame"),
             runtime_finalizing: c
                 .opt("_PyRuntimeState", "_finalizing")

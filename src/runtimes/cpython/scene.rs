@@ -1,5 +1,6 @@
 //! Who runs where, holds what and waits for what: everything of Python's side, before native stacks are known.
 
+use super::attached::Attachments;
 use super::census::Census;
 use super::entered;
 use super::event_loops::EventLoops;
@@ -36,6 +37,8 @@ pub(super) struct Scene<'a> {
     pub entered: HashMap<(usize, usize), Entered>,
     /// Event loops.
     pub event_loops: EventLoops,
+    /// What only builds without the GIL have.
+    pub attachments: Attachments,
 }
 
 /// Frames of one stack in which names of a lock are looked for.
@@ -73,10 +76,11 @@ impl<'a> Scene<'a> {
         let given =
             doubt_given(objects, &inference, census, &stacks, handlers, (&mut witnessed, &mut probable), &waits);
         let pools = find_pools(objects, &stacks);
-        let names = name_all(objects, &stacks, &witnessed, &waits);
+        let attachments = Attachments::look(objects, census, &places, threads, |i| waits.contains_key(&i));
+        let names = name_all(objects, &stacks, &witnessed, &waits, &attachments);
         let entered = entered::find(objects, &stacks, &witnessed, &waits);
         let event_loops = EventLoops::look(objects, census, stacks.iter().map(|(i, s)| (*i, s.frames.as_slice())));
-        Scene { places, stacks, witnessed, waits, probable, given, pools, names, entered, event_loops }
+        Scene { places, stacks, witnessed, waits, probable, given, pools, names, entered, event_loops, attachments }
     }
 }
 
@@ -185,10 +189,14 @@ fn name_all(
     stacks: &BTreeMap<usize, PyStack<'_>>,
     witnessed: &[Witnessed],
     waits: &BTreeMap<usize, PyWait>,
+    attachments: &Attachments,
 ) -> HashMap<Addr, String> {
     let mut who: BTreeMap<Addr, Vec<usize>> = BTreeMap::new();
     for w in witnessed {
         who.entry(w.lock.addr).or_default().push(w.thread);
+    }
+    for (object, thread) in attachments.objects() {
+        who.entry(object).or_default().push(thread);
     }
     for (thread, wait) in waits {
         let object = match &wait.wanted {

@@ -384,6 +384,7 @@ mod tests {
 
     fn interpreter() -> Interpreter {
         let thread = |addr| super::super::threads::PyThread {
+            state: None,
             addr: Addr(addr),
             pthread: 1,
             native: None,

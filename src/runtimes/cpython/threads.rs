@@ -1,6 +1,6 @@
 //! Interpreters and their thread states.
 
-use super::objects::{Objects, byte_in, word_in};
+use super::objects::{Objects, byte_in, int_in, word_in};
 use super::offsets::{FrameRoot, Offsets};
 use crate::memory::{MemoryExt, ReadError, WalkEnd, walk};
 use crate::units::Addr;
@@ -43,6 +43,8 @@ pub(super) struct PyThread {
     pub holds_gil: Option<bool>,
     /// Whether it is the one `PyGILState_Ensure` finds on its thread; since 3.12.
     pub bound_gilstate: Option<bool>,
+    /// Whether it is attached, detached or suspended; builds without the GIL only.
+    pub state: Option<i32>,
 }
 
 /// Why the runtime is not believed.
@@ -142,6 +144,7 @@ fn read_thread(o: &Offsets, at: Addr, blob: &[u8]) -> PyThread {
         frame: Addr(word_in(blob, root).unwrap_or(0)),
         holds_gil: bit(o.tstate_holds_gil),
         bound_gilstate: bit(o.tstate_bound_gilstate),
+        state: o.attach.and_then(|a| int_in(blob, a.state)),
     }
 }
 

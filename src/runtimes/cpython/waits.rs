@@ -102,7 +102,7 @@ pub(super) fn wait_of(objects: &Objects<'_>, state: &ThreadState, stack: &PyStac
 
 /// The lock, or event, whose futex this is.
 fn asleep_on(objects: &Objects<'_>, state: &ThreadState, futex: Addr, stack: &PyStack<'_>) -> Option<(Asleep, String)> {
-    if let Some(byte) = parked_on(objects, state, futex) {
+    if let Some(ParkedAt { byte, .. }) = parked_at(objects, state, futex) {
         let how =
             format!("its futex {futex} is the semaphore of a parking-lot entry on its own stack, for address {byte}");
         for distance in objects.o.locks.park_distances() {
@@ -124,18 +124,34 @@ fn asleep_on(objects: &Objects<'_>, state: &ThreadState, futex: Addr, stack: &Py
     Some((Asleep::On(lock), how))
 }
 
+/// What a thread is parked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct ParkedAt {
+    /// The address it is parked for.
+    pub byte: Addr,
+    /// Whether it parked with a record of its own, as one does who wants a mutex.
+    pub by_mutex: bool,
+}
+
+/// A thread's stack pointer.
+pub(super) fn stack_pointer(state: &ThreadState) -> Option<u64> {
+    state.registers.as_ref().and_then(|r| r.sp()).or_else(|| state.sp_pc.map(|(sp, _)| sp))
+}
+
 /// The address a thread is parked for (since 3.13), if the futex is the semaphore of a `wait_entry` on its own stack.
-fn parked_on(objects: &Objects<'_>, state: &ThreadState, futex: Addr) -> Option<Addr> {
+pub(super) fn parked_at(objects: &Objects<'_>, state: &ThreadState, futex: Addr) -> Option<ParkedAt> {
     let (addr, sema) = objects.o.locks.park?;
-    let sp = state.registers.as_ref().and_then(|r| r.sp()).or_else(|| state.sp_pc.map(|(sp, _)| sp))?;
+    let sp = stack_pointer(state)?;
     let entry = futex.0.checked_sub(sema)?;
-    if entry < sp || entry - sp > MAX_PARK {
+    let on_stack = |at: u64| at >= sp && at - sp <= MAX_PARK;
+    if !on_stack(entry) {
         return None;
     }
     let wanted = objects.addr(Addr(entry), addr).ok().filter(|a| !a.is_null())?;
     // whoever holds such a byte has seen the waiter: its second bit says so, or the event is not set yet
     objects.memory.read_u8(wanted).ok()?;
-    (!is_handed_over(objects, Addr(entry))).then_some(wanted)
+    let by_mutex = objects.addr(Addr(entry), 0).is_ok_and(|argument| on_stack(argument.0));
+    (!is_handed_over(objects, Addr(entry))).then_some(ParkedAt { byte: wanted, by_mutex })
 }
 
 /// Whether the one who let go has handed the mutex to this waiter already: it then owns it and only has to wake up.

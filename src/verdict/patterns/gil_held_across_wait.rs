@@ -1,8 +1,10 @@
-//! `gil-held-across-wait`: a thread keeps the GIL while it waits for another thread to do something that needs the GIL.
+//! `gil-held-across-wait`: a thread keeps the GIL while it waits for another thread to do something that needs the GIL. Where
+//! there is no GIL: it stays attached to the interpreter, and so in the way of who wants to stop all threads.
 
 use super::outside_wait::device;
 use super::{Pattern, Scene, Shape, Story, is_device, is_rendezvous};
-use crate::facts::{ResourceId, ResourceKind};
+use crate::facts::{Mode, ResourceId, ResourceKind};
+use crate::graph::Step;
 use crate::units::ThreadRef;
 use crate::verdict::voice::capital;
 
@@ -12,9 +14,15 @@ const ADVICE: &str = "Let go of the GIL around the wait: Py_BEGIN_ALLOW_THREADS 
     py::gil_scoped_release in pybind11, nogil in Cython, Python::detach in PyO3, and ctypes.CDLL instead of ctypes.PyDLL. \
     Where the wait stands in a destructor, give the bound type a deleter that drops the GIL first.";
 
+/// Without a GIL the same mistake is to stay attached: what stops the world then waits for the thread.
+const ATTACHED_ADVICE: &str = "Detach from the interpreter around the wait, as one lets go of the GIL where there is one: \
+    Py_BEGIN_ALLOW_THREADS … Py_END_ALLOW_THREADS in C, py::gil_scoped_release in pybind11, nogil in Cython, Python::detach \
+    in PyO3, and ctypes.CDLL instead of ctypes.PyDLL. A build without the GIL needs them too: a collection, a fork and the \
+    first call from a foreign thread stop all threads that are attached.";
+
 fn tell(scene: &Scene<'_>) -> Option<Story> {
     match scene.shape {
-        Shape::Cycle(_) => cycle(scene),
+        Shape::Cycle(_) => attached(scene).or_else(|| cycle(scene)),
         Shape::Chain { root, holds, .. } => chain(scene, root, holds),
         Shape::Orphan { .. } => None,
     }
@@ -55,6 +63,31 @@ fn cycle(scene: &Scene<'_>) -> Option<Story> {
         )
     };
     Some(Story { explanation, advice: ADVICE.to_owned(), culprit: Some(step.thread) })
+}
+
+/// A thread that stays attached while it waits, and so holds up a stop of the world.
+fn attached(scene: &Scene<'_>) -> Option<Story> {
+    // whoever asked for the stop holds it alone, those in its way each a part
+    let in_the_way = |s: &Step, held| scene.hold(held, s.thread).is_some_and(|h| h.mode == Mode::Shared);
+    let (step, stop) = scene
+        .holding()
+        .find(|(s, held)| scene.kind(*held) == ResourceKind::PythonStopTheWorld && in_the_way(s, *held))?;
+    let voice = scene.voice;
+    let asks = scene.steps().iter().find(|s| s.waits_for == stop)?;
+    Some(Story {
+        explanation: format!(
+            "There is no GIL here, but {} {} and stays attached to the interpreter while it does. {} {}, which cannot come \
+             before {} detaches or comes back to Python code. {}: none can go on.",
+            voice.thread(step.thread),
+            voice.waits(step.waits_for),
+            capital(&voice.thread(asks.thread)),
+            voice.waits(stop),
+            voice.thread(step.thread),
+            capital(&scene.round()),
+        ),
+        advice: ATTACHED_ADVICE.to_owned(),
+        culprit: Some(step.thread),
+    })
 }
 
 fn chain(scene: &Scene<'_>, root: ThreadRef, holds: &[ResourceId]) -> Option<Story> {

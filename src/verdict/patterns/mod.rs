@@ -337,7 +337,7 @@ impl<'a> Scene<'a> {
                     }
                     _ if self.signals(step.thread, holds) => format!("{who} could signal it but {waits}"),
                     _ => {
-                        format!("{who} holds {}{} and {waits}", self.voice.name(holds), self.doubt(holds, step.thread))
+                        format!("{who} {}{} and {waits}", self.voice.holds(&[holds]), self.doubt(holds, step.thread))
                     }
                 }
             })

@@ -142,6 +142,9 @@ def main(directory):
         source = "; ".join(f'{g["about"]["interpreter"]}: {g["about"]["derived_by"].split(":")[0]}' for g in given)
         text = [f"# CPython {version}, {build} build, x86_64: struct layouts and constants. Made by convert.py.",
                 f"# From {source}.", "", "[constants]"]
+        # never compared with an interpreter that runs: what is read by it is told so
+        if newest["about"]["derived_by"].startswith("headers"):
+            text.append('made_from = "headers"')
         constants = newest["constants"]
         for key in ("line_table", "jump_backward_all_forms", "jump_backward_cache_units", "stackref_tag_mask", "PyThread_type_lock"):
             if key in constants:
