@@ -35,9 +35,7 @@ pub fn start(place: &Place, dir: &Path, args: &[String], cwd: &Path) -> Result<R
         // A mount namespace of its own: /proc in the root vanishes with the process.
         Some(root) => {
             command = Command::new("unshare");
-            command
-                .args(["--mount", "sh", "-c", IN_ROOT])
-                .arg(&root.path);
+            command.args(["--mount", "sh", "-c", IN_ROOT]).arg(&root.path);
         }
         None if place.own_pids => {
             command = Command::new("unshare");

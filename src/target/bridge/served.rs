@@ -171,6 +171,11 @@ impl Memory for Served {
         }
         let mut pages = self.pages();
         let wanted = pages_of(at, buf.len());
+        // all or none: where a part is out of reach, the rest is not asked for
+        let out_of_reach = |p: &u64| pages.get(p).map_or(!self.may_ask(*p), Option::is_none);
+        if let Some(page) = wanted.clone().find(out_of_reach) {
+            return Err(self.missing(at.0.max(page.saturating_mul(PAGE))));
+        }
         let unknown = wanted.clone().filter(|p| !pages.contains_key(p)).count();
         if unknown > 0 {
             let mut set: BTreeSet<u64> = wanted.clone().collect();
