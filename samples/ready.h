@@ -40,7 +40,7 @@
 
 enum { READY_MOST = 64, READY_GATES = 8, READY_LOOKS = 5, READY_PATIENCE = 30000 };
 
-enum ready_where { READY_AT, READY_BEYOND_GATES, READY_GONE, READY_IN_CALL, READY_GPU_ASLEEP, READY_GPU_SPINS, READY_GPU };
+enum ready_where { READY_AT, READY_BEYOND_GATES, READY_GONE, READY_IN_CALL, READY_GPU_ASLEEP, READY_GPU_SPINS, READY_GPU, READY_SOMEHOW };
 
 struct ready_place {
     int filled; /* published last */
@@ -109,6 +109,12 @@ READY_API void ready_gpu(void)
     ready_put(READY_GPU, 0, 0);
 }
 
+/* The calling thread sleeps on a futex that is no gate next, or spins: a lock that does the one or the other. */
+READY_API void ready_somehow(void)
+{
+    ready_put(READY_SOMEHOW, 0, 0);
+}
+
 /* The kernel's name of the calling thread, at most 15 characters. */
 READY_API void ready_name(const char *name)
 {
@@ -159,9 +165,12 @@ static int ready_is_there(struct ready_place *p)
     if (n <= 0)
         return 0;
     text[n] = 0; /* "running", "-1 SP PC", or "NUMBER ARG0 ... ARG5 SP PC" */
+    int spins = p->where == READY_GPU_SPINS || p->where == READY_GPU || p->where == READY_SOMEHOW;
     if (!strncmp(text, "running", 7))
-        return (p->where == READY_GPU_SPINS || p->where == READY_GPU) && ready_spins(p);
+        return spins && ready_spins(p);
     long number = strtol(text, &rest, 10);
+    if (spins && number == SYS_sched_yield)
+        return ready_spins(p);
     if (p->where == READY_IN_CALL)
         return rest != text && number == (long)p->from;
     if (p->where == READY_GPU_ASLEEP || p->where == READY_GPU)
