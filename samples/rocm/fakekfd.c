@@ -283,6 +283,17 @@ API void fakekfd_take(void)
     want(TAKING);
 }
 
+/* The amd_queue_t of the AQL queue that is the n-th to have packets pending; NULL: there are not so many. */
+API void *fakekfd_pending_queue(int n)
+{
+    for (uint32_t i = 0; shared && i < shared->count; i++) {
+        const struct queue *q = &shared->queues[i];
+        if (q->aql && *(uint64_t *)q->write_index > *(uint64_t *)q->read_index && n-- == 0)
+            return (char *)q->write_index - 56;
+    }
+    return NULL;
+}
+
 /* ---- the files ---- */
 
 static void file(const char *name, const char *text)

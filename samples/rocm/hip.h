@@ -13,6 +13,7 @@
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <sys/stat.h>
 
 /* The calls that the samples make: result, name, parameters. hipError_t is an int; modules, streams and events are pointers. */
@@ -62,6 +63,7 @@ HSA_CALLS(CALL)
 #undef CALL
 static void (*fakekfd_freeze)(void) __attribute__((unused));
 static void (*fakekfd_take)(void) __attribute__((unused));
+static void *(*fakekfd_pending_queue)(int n) __attribute__((unused));
 
 /* No sample goes on after a call that failed. */
 #define MUST(call)                                                                                                     \
@@ -98,7 +100,8 @@ static __attribute__((unused)) void rocm_open(bool hip)
 #undef CALL
     *(void **)&fakekfd_freeze = dlsym(RTLD_DEFAULT, "fakekfd_freeze");
     *(void **)&fakekfd_take = dlsym(RTLD_DEFAULT, "fakekfd_take");
-    if (!fakekfd_freeze || !fakekfd_take)
+    *(void **)&fakekfd_pending_queue = dlsym(RTLD_DEFAULT, "fakekfd_pending_queue");
+    if (!fakekfd_freeze || !fakekfd_take || !fakekfd_pending_queue)
         _exit(71);
 }
 

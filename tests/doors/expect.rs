@@ -38,6 +38,9 @@ pub struct Expect {
     #[serde(default)]
     pattern: OneOf,
     exit: Option<i32>,
+    /// Words that the report must hold somewhere, where the process was held still.
+    #[serde(default)]
+    says: Vec<String>,
     /// The thread that matters may spin: without a stop nobody knows where, and the answer may be a partial one.
     #[serde(default)]
     spins: bool,
@@ -177,6 +180,11 @@ impl Expect {
         let frames_tell = !matches!(looked, Looked::Damaged | Looked::Elsewhere);
         if !self.healthy && frames_tell && !self.pattern.allows(&pattern) {
             wrong.push(format!("pattern is {pattern}, not {}", self.pattern.say()));
+        }
+        if looked != Looked::Unstopped && !self.says.is_empty() {
+            let text = report.to_string();
+            let missing = self.says.iter().filter(|words| !text.contains(words.as_str()));
+            wrong.extend(missing.map(|words| format!("nothing says {words:?}")));
         }
         let behind = verdict["blocked_behind"].as_array().map_or(0, Vec::len);
         // A thread between two of its time-outs waits for nothing for a moment, and no stop holds it there; a join is told by
