@@ -100,7 +100,7 @@ impl<'a> Calls<'a> {
         let behind = || {
             let image = module.filter(|_| symbol.is_none())?.image().ok()?;
             let range = image.elf.frame_description_at(image.bias.to_vaddr(outermost?.pc.lookup()))?;
-            self.dispatch.name_of(image.bias.to_addr(Vaddr(range.start))).map(str::to_owned)
+            self.dispatch.name_of(view.memory, image.bias.to_addr(Vaddr(range.start))).map(str::to_owned)
         };
         let exported = |name: &String| module.is_some_and(|m| exports(m, name));
         let called = called.filter(exported).or_else(behind).or_else(|| held().filter(exported));

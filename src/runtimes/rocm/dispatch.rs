@@ -17,10 +17,17 @@ const NEAR: usize = 256;
 /// Functions of one library looked at.
 const MAX_FUNCTIONS: usize = 8192;
 
+/// One of them.
+struct Entry {
+    name: String,
+    /// The code that hands on: where it lies.
+    code: Vec<(Addr, usize)>,
+}
+
 /// The hidden functions of a process's libraries, by their address.
 #[derive(Default)]
 pub(super) struct Dispatch {
-    names: BTreeMap<Addr, Option<String>>,
+    names: BTreeMap<Addr, Option<Entry>>,
     /// What was read to find them.
     words: BTreeSet<Addr>,
 }
@@ -37,9 +44,14 @@ impl Dispatch {
         dispatch
     }
 
-    /// The exported function that hands on to the one at `start`, if only one does.
-    pub fn name_of(&self, start: Addr) -> Option<&str> {
-        self.names.get(&start)?.as_deref()
+    /// The exported function that hands on to the one at `start`, if only one does. Reads its code in `memory` again, so
+    /// that a minicore has it.
+    pub fn name_of(&self, memory: &dyn Memory, start: Addr) -> Option<&str> {
+        let entry = self.names.get(&start)?.as_ref()?;
+        for (at, len) in &entry.code {
+            let _ = memory.read_vec(*at, *len);
+        }
+        Some(&entry.name)
     }
 
     /// What to read while the target is held, so that it can be found again in what was kept: few ranges, where words lie
@@ -66,12 +78,12 @@ impl Dispatch {
             if symbol.size == 0 || symbol.size > MAX_STUB {
                 continue;
             }
-            let Some((slot, entry)) = parse(image, symbol.vaddr, symbol.size) else { continue };
-            let table = *tables.entry(slot).or_insert_with(|| {
-                self.words.insert(slot);
-                memory.read_addr(slot).ok().filter(|t| !t.is_null())
+            let Some(found) = parse(image, memory, symbol.vaddr, symbol.size) else { continue };
+            let table = *tables.entry(found.slot).or_insert_with(|| {
+                self.words.insert(found.slot);
+                memory.read_addr(found.slot).ok().filter(|t| !t.is_null())
             });
-            let Some(at) = table.and_then(|t| t.checked_add(entry)) else { continue };
+            let Some(at) = table.and_then(|t| t.checked_add(found.entry)) else { continue };
             let Ok(target) = memory.read_addr(at) else { continue };
             if target < module.start || module.end <= target {
                 continue; // a profiler's
@@ -79,23 +91,42 @@ impl Dispatch {
             self.words.insert(at);
             let name = symbol.name.to_string();
             // two exported names of one function: which was called is not known
-            self.names.entry(target).and_modify(|n| *n = n.take().filter(|known| *known == name)).or_insert(Some(name));
+            self.names
+                .entry(target)
+                .and_modify(|n| *n = n.take().filter(|known| known.name == name))
+                .or_insert(Some(Entry { name, code: found.code }));
         }
     }
 }
 
-/// Where a function finds its table, and which entry it goes to.
-fn parse(image: &Image, at: Vaddr, size: u64) -> Option<(Addr, u64)> {
-    let code = image.elf.read_only_bytes(at, usize::try_from(size).ok()?)?;
-    let entry = entry_of(code)?;
+/// What an exported function does.
+struct HandsOn {
+    /// Where it finds its table.
+    slot: Addr,
+    /// Which entry it goes to, in bytes.
+    entry: u64,
+    /// The code that says so.
+    code: Vec<(Addr, usize)>,
+}
+
+fn parse(image: &Image, memory: &dyn Memory, at: Vaddr, size: u64) -> Option<HandsOn> {
+    // from the file; where there is none, a minicore may have the code
+    let bytes = |at: Vaddr, len: usize| match image.elf.read_only_bytes(at, len) {
+        Some(bytes) => Some(bytes.to_vec()),
+        None => memory.read_vec(image.bias.to_addr(at), len).ok(),
+    };
+    let len = usize::try_from(size).ok()?;
+    let code = bytes(at, len)?;
+    let entry = entry_of(&code)?;
     let here = |code: &[u8], at: Vaddr| Some(image.bias.to_addr(Vaddr(at.0.wrapping_add_signed(slot_of(code)?))));
-    if let Some(slot) = here(code, at) {
-        return Some((slot, entry));
+    let mut read = vec![(image.bias.to_addr(at), len)];
+    if let Some(slot) = here(&code, at) {
+        return Some(HandsOn { slot, entry, code: read });
     }
-    let fetch = Vaddr(at.0.wrapping_add_signed(callee_of(code)?));
-    // its code may end before
-    let code = (16..=MAX_FETCH).rev().step_by(16).find_map(|len| image.elf.read_only_bytes(fetch, len))?;
-    Some((here(code, fetch)?, entry))
+    let fetch = Vaddr(at.0.wrapping_add_signed(callee_of(&code)?));
+    let code = bytes(fetch, MAX_FETCH)?;
+    read.push((image.bias.to_addr(fetch), MAX_FETCH));
+    Some(HandsOn { slot: here(&code, fetch)?, entry, code: read })
 }
 
 fn disp32(bytes: &[u8]) -> Option<i64> {
