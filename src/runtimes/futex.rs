@@ -75,6 +75,11 @@ impl FutexWait {
         wait.at.0.is_multiple_of(4).then_some(wait)
     }
 
+    /// The value the word must have for the thread to go to sleep, where that is what the operation means.
+    pub fn sleeps_on_value(&self) -> Option<u32> {
+        matches!(self.op, Op::Wait | Op::WaitBitset).then_some(self.value)
+    }
+
     /// Whether the wait has a time limit.
     pub fn timed(&self) -> bool {
         !self.limit.is_null()

@@ -16,6 +16,8 @@ pub struct Expect {
     pub flags: Vec<String>,
     /// A library's file name, as it begins: the sample runs in the roots that have it, and nowhere else.
     pub needs: Option<String>,
+    /// The first CPython that has what it shows, as `3.12`.
+    pub since: Option<String>,
     /// Each a name and the program's arguments; the verdict is the same.
     #[serde(default)]
     variants: BTreeMap<String, Vec<String>>,

@@ -61,6 +61,12 @@ impl Place {
         Some(minor_of(version))
     }
 
+    /// Is its interpreter at least that minor version?
+    pub fn is_since(&self, minor: &str) -> bool {
+        let number = |minor: &str| minor.trim_end_matches('t').strip_prefix("3.")?.parse::<u32>().ok();
+        self.minor().and_then(|m| number(&m)) >= number(minor)
+    }
+
     /// The same with the GIL switched on where it is built without.
     pub fn with_gil(&self) -> Place {
         match self.minor() {

@@ -46,7 +46,10 @@ impl Telling<'_> {
             )));
         }
         for p in &mine {
-            if holder.is_none_or(|h| h.index != p.index) {
+            // a thread inside a subinterpreter asks for that one's GIL; only an address tells otherwise
+            let inner = self.scene.stacks.get(&p.index).and_then(|s| s.states.first());
+            let outer = inner.is_some_and(|i| i.thread.addr != p.thread.addr && !shares(&i));
+            if holder.is_none_or(|h| h.index != p.index) && !outer {
                 self.tell_gil_wait(gil, p.index, id, roles, facts);
             }
         }
@@ -81,7 +84,10 @@ impl Telling<'_> {
     fn contradicted(&self, gil: &Gil, holder: &Placed<'_>) -> bool {
         let sleeps_for_it = self.view.snapshot.threads.get(holder.index).and_then(|t| futex_wait(t.syscall.as_ref()?));
         let current = self.o.runtime_tstate_current.and_then(|f| self.objects.addr(self.found.runtime, f).ok());
-        holder.thread.holds_gil == Some(false)
+        // bound to this thread by whoever made it, while this thread runs another
+        let elsewhere = !holder.runs && self.scene.places.placed.iter().any(|p| p.index == holder.index && p.runs);
+        elsewhere
+            || holder.thread.holds_gil == Some(false)
             || current.is_some_and(|c| c != holder.thread.addr)
             || sleeps_for_it.and_then(|f| gil.meaning_of(&self.o.gil, f)) == Some(GilCall::Waits)
     }

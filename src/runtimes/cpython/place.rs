@@ -3,8 +3,9 @@
 use super::census::Census;
 use super::code::Code;
 use super::frames::PyFrame;
-use super::objects::Objects;
+use super::objects::{Objects, words_of};
 use super::threads::PyThread;
+use crate::memory::MemoryExt;
 use crate::target::ThreadState;
 use crate::units::Addr;
 use std::collections::{BTreeMap, HashMap};
@@ -42,11 +43,12 @@ impl<'a> Places<'a> {
             .enumerate()
             .filter_map(|(i, t)| Some((t.registers.as_ref()?.tls_base.filter(|b| *b != 0)?, i)))
             .collect();
-        // up to 3.12.1 a subinterpreter's thread state bears the ids of the thread that made it, not of the one that runs it
-        let current: HashMap<u64, usize> = by_pthread
-            .iter()
-            .filter_map(|(pthread, i)| Some((current_state(objects, *pthread, census.key?)?, *i)))
-            .collect();
+        // a thread state that is made by hand (`PyThreadState_New`; up to 3.12.1 every subinterpreter's) bears the ids of the
+        // thread that made it, not of the one that runs it
+        let current: HashMap<u64, usize> = match census.key {
+            Some(key) => by_pthread.iter().filter_map(|(p, i)| Some((current_state(objects, *p, key)?, *i))).collect(),
+            None => states_in_tls(objects, census, &by_pthread, &by_tid),
+        };
         let mut placed = Vec::new();
         let mut lost = vec![0; census.interpreters.len()];
         for (n, interpreter) in census.interpreters.iter().enumerate() {
@@ -115,6 +117,55 @@ impl<'a> Places<'a> {
 fn current_state(objects: &Objects<'_>, pthread: u64, key: i32) -> Option<u64> {
     let key = u64::try_from(key).ok().filter(|k| *k < 32)?;
     objects.word(Addr(pthread), 0x310 + 16 * key + 8).ok().filter(|v| *v != 0)
+}
+
+/// Bytes beneath the thread pointer in which an interpreter that is loaded from the start has its thread-local variables.
+const TLS_WINDOW: u64 = 4096;
+
+/// Since 3.15, without a `pthread_key_t`: the thread states that threads keep in thread-local variables (`_Py_tss_tstate`,
+/// `_Py_tss_gilstate`), where several thread states claim one thread.
+fn states_in_tls(
+    objects: &Objects<'_>,
+    census: &Census,
+    by_pthread: &HashMap<u64, usize>,
+    by_tid: &HashMap<u64, usize>,
+) -> HashMap<u64, usize> {
+    let mut claims: HashMap<u64, usize> = HashMap::new();
+    let mut pthreads: BTreeMap<u64, usize> = by_pthread.iter().map(|(p, i)| (*p, *i)).collect();
+    let mut known: HashMap<u64, Option<usize>> = HashMap::new();
+    for thread in census.interpreters.iter().flat_map(|i| &i.threads).filter(|t| t.pthread != 0) {
+        *claims.entry(thread.pthread).or_default() += 1;
+        known.insert(thread.addr.0, None);
+        if let Some(index) = thread.native.and_then(|tid| by_tid.get(&tid)) {
+            pthreads.entry(thread.pthread).or_insert(*index);
+        }
+    }
+    if claims.values().all(|n| *n < 2) {
+        return HashMap::new();
+    }
+    let windows: Vec<(Addr, usize)> =
+        pthreads.keys().map(|p| (Addr(p.saturating_sub(TLS_WINDOW)), TLS_WINDOW as usize)).collect();
+    objects.memory.expect(&windows);
+    let mut twice = Vec::new();
+    for ((at, _), index) in windows.iter().zip(pthreads.values()) {
+        // the area may begin within the window
+        let read = |skip: u64| {
+            let len = usize::try_from(TLS_WINDOW - skip).ok()?;
+            objects.memory.read_vec(at.checked_add(skip)?, len).ok()
+        };
+        let parts = [0, TLS_WINDOW * 3 / 4, TLS_WINDOW * 15 / 16];
+        let Some(bytes) = parts.into_iter().find_map(read) else { continue };
+        for word in words_of(&bytes) {
+            match known.get_mut(&word) {
+                Some(found @ None) => *found = Some(*index),
+                Some(Some(other)) if other != index => twice.push(word),
+                _ => {}
+            }
+        }
+    }
+    // a stale copy in another thread's variables proves nothing
+    let found = known.into_iter().filter_map(|(state, index)| Some((state, index?)));
+    found.filter(|(state, _)| !twice.contains(state)).collect()
 }
 
 /// One thread's Python stack.

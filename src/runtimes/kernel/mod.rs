@@ -156,6 +156,10 @@ impl KernelDecoder {
         let futex = FutexWait::parse(&syscall);
         let said = futex.map_or_else(|| in_call(call.name, &syscall), |f| f.describe());
         let mut evidence = vec![Evidence::new(said)];
+        // a semaphore that was posted, say: the thread has only not run since, and needs nobody
+        let changed = futex.and_then(|f| Some((f.sleeps_on_value()?, view.memory.read_u32(f.at).ok()?)));
+        let changed = changed.filter(|(value, now)| value != now).map(|(_, now)| now);
+        evidence.extend(changed.map(|now| Evidence::new(format!("the futex's word has become {now} meanwhile"))));
         if let Some(wchan) = thread.wchan.as_deref().filter(|w| !w.is_empty() && *w != "0") {
             evidence.push(Evidence::new(format!("asleep in the kernel's {wchan}")));
         }
@@ -178,6 +182,7 @@ impl KernelDecoder {
             address: named.address,
             reentrancy: Reentrancy::Unknown,
             wakers: match call.kind {
+                ResourceKind::Futex if changed.is_some() => Wakers::Outside,
                 // without FUTEX_PRIVATE_FLAG another process may wake it
                 ResourceKind::Futex if syscall.number != Some(202) || arg(&syscall, 1) & 0x80 != 0 => Wakers::AnyThread,
                 _ => Wakers::Outside,
