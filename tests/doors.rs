@@ -130,14 +130,14 @@ fn main() -> ExitCode {
 
 /// Samples that go through the debuggers wherever they run; all others where a person is likeliest to sit before them, on this
 /// machine and on one interpreter: a debugger takes a second or two to start.
-const DEBUGGED: [&str; 2] = ["loader-lock-vs-gil", "abba-mutex"];
+const DEBUGGED: [&str; 2] = ["loader-lock-vs-gil/walk@", "abba-mutex/normal@"];
 
 fn is_debugged(row: &Row, places: &[Place]) -> bool {
     let home = match row.place.python {
         None => row.place.root.is_none() && !row.place.own_pids,
         Some(_) => row.place.minor().as_deref() == Some("3.11") && is_first_of_minor(&row.place, places),
     };
-    home || DEBUGGED.contains(&row.sample.as_str()) && row.args_are_none()
+    home || DEBUGGED.iter().any(|name| row.name().starts_with(name))
 }
 
 /// Whether `place` stands for its minor version: the root's interpreter, stripped as users have it, before others.

@@ -58,7 +58,7 @@ class Answers:
             kind = next((k for title, k in titles.items() if title in told), "core")
         core = re.search(r"^Local core dump file:\n\s*`(.*)', file type", told, re.M)
         word = {"native": "live", "core": "core"}.get(kind, "remote")
-        arch = gdb.newest_frame().architecture().name().replace(" ", "-")
+        arch = getattr(inferior, "architecture", gdb.newest_frame().architecture)().name().replace(" ", "-")
         paths = [gdb.current_progspace().filename, core and core.group(1), gdb.parameter("sysroot")]
         return [word, arch, inferior.pid] + [hexed(p) for p in paths] + [tid_of(gdb.selected_thread())]
 

@@ -129,7 +129,7 @@ def hangscope(debugger, command, _context, result, _internal):
     hangscope explain                 why it cannot go on, and what to change
     hangscope goto waits|holds [TID]  select the frame that waits, or that took what the selected thread waits for
 
-    It only looks. For scripts: lldb.hangscope_verdict, .hangscope_headline, .hangscope_cycle_tids, .hangscope_exit_code."""
+    It only looks. For scripts: lldb.hangscope_verdict, ._headline, ._cycle_tids and ._exit_code."""
     color = "always" if debugger.GetUseColor() and os.isatty(1) else "never"
     binary = os.path.expanduser(BINARY)
     line = [binary, "bridge", "--color", color] + [os.path.expanduser(a) for a in shlex.split(command)]

@@ -113,11 +113,6 @@ impl Row {
         if self.variant.is_empty() { self.sample.clone() } else { format!("{}/{}", self.sample, self.variant) }
     }
 
-    /// Whether it is its sample's plainest variant.
-    pub fn args_are_none(&self) -> bool {
-        self.args.is_empty()
-    }
-
     /// `abba-mutex/robust@sid`.
     pub fn name(&self) -> String {
         format!("{}@{}", self.label(), self.place.name)

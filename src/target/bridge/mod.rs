@@ -465,8 +465,14 @@ fn threads(told: Vec<ToldThread>, beside: &Beside, warnings: &mut Vec<String>) -
     };
     let of_core = matches!(beside, Beside::Core(_));
     let mut out: Vec<ThreadState> = Vec::new();
+    let mut others = 0;
     for t in told {
         let also = known.binary_search_by_key(&t.tid, |k| k.host_tid).ok().and_then(|i| known.get(i));
+        if also.is_none() && t.registers.is_none() {
+            // rocgdb lists the waves of a GPU among the threads
+            others += 1;
+            continue;
+        }
         let registers = match (t.registers, also.and_then(|k| k.registers.as_ref())) {
             (Some(told), Some(core)) => Some(completed(told, core)),
             (None, Some(core)) => Some(core.clone()),
@@ -487,6 +493,9 @@ fn threads(told: Vec<ToldThread>, beside: &Beside, warnings: &mut Vec<String>) -
             progress: None,
             registers,
         });
+    }
+    if others > 0 {
+        warnings.push(format!("{others} thread(s) the debugger lists have no registers of this CPU and are left out"));
     }
     let told: std::collections::HashSet<HostTid> = out.iter().map(|t| t.host_tid).collect();
     let hidden = known.into_iter().filter(|k| !told.contains(&k.host_tid) && !matches!(k.state, Some('Z' | 'X')));

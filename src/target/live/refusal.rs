@@ -96,9 +96,15 @@ fn explain(s: &Scene) -> (String, String) {
         return say("a process cannot trace itself", "give the number of another process");
     }
     if let Some(tracer) = &s.tracer {
+        let name = tracer.split([' ', '-']).next().unwrap_or_default();
+        let inside = match name {
+            "gdb" | "rocgdb" => "ask inside it (`hangscope plugin gdb`), ",
+            "lldb" => "ask inside it (`hangscope plugin lldb`), ",
+            _ => "",
+        };
         return (
             format!("{tracer} traces it already"),
-            "detach or end that one, or use --no-stop, which needs no tracing".to_string(),
+            format!("{inside}detach or end that one, or use --no-stop, which needs no tracing"),
         );
     }
     if s.ptrace_cut_off {
