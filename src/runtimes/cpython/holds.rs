@@ -5,7 +5,7 @@ use super::frames::read_frame;
 use super::locks::{Lock, LockKind};
 use super::objects::Objects;
 use super::place::Framed;
-use super::with_blocks::{Block, WithBlocks};
+use super::with_blocks::{Block, WithBlocks, bound_exit};
 use crate::units::Addr;
 
 /// A lock a thread is inside the `with` block of.
@@ -24,6 +24,10 @@ pub(super) struct Witnessed {
     pub doubt: Option<&'static str>,
 }
 
+/// Managers of one `ExitStack` looked at at most.
+const MAX_STACKED: u64 = 64;
+/// Generators that one frame refers to looked at at most.
+const MAX_GENERATORS: usize = 32;
 /// Managers inside managers followed at most.
 const MAX_DEPTH: usize = 8;
 
@@ -109,6 +113,18 @@ impl<'a> Holds<'a> {
                     });
                 }
             }
+            // its entries are (whether it is synchronous, the exit method), each made once the manager was entered
+            "ExitStack" | "AsyncExitStack" => {
+                let entries = o.attribute(manager, "_exit_callbacks").filter(|d| o.is(*d, "collections.deque"));
+                for entry in entries.map(|d| o.deque(d, MAX_STACKED)).unwrap_or_default() {
+                    let exit = o.is(entry, "tuple").then(|| o.tuple(entry).ok()?.get(1).copied()).flatten();
+                    let Some(manager) = exit.and_then(|e| bound_exit(o, e)) else { continue };
+                    self.follow(manager, inner, codes, depth + 1, &mut |lock, via| {
+                        let via = via.map(|v| format!(", {v}")).unwrap_or_default();
+                        found(lock, Some(format!("an {}{via}", kind.name)));
+                    });
+                }
+            }
             _ if is_lent(o, inner, manager) => {}
             _ => {
                 if let Some(lock) = o.attribute(manager, "_semlock").and_then(|l| o.lock(l)).filter(|l| l.locked) {
@@ -116,6 +132,37 @@ impl<'a> Holds<'a> {
                 }
             }
         }
+    }
+
+    /// The generators that a frame can name, or iterates over, which are suspended inside the block of this lock: their
+    /// names and the lines of the blocks. On the value stack may stand left-overs, so that none of it is proof.
+    pub(super) fn in_generators(
+        &self,
+        framed: &Framed,
+        lock: Addr,
+        codes: &mut Codes,
+    ) -> Option<(String, Option<u32>)> {
+        let o = self.objects;
+        let code = framed.code.as_ref()?;
+        let mut values = o.stack_words(&framed.frame, code);
+        values.extend(o.locals(&framed.frame, code).into_iter().map(|(_, v)| v));
+        let mut seen: Vec<Addr> = Vec::new();
+        for value in values {
+            if seen.contains(&value) || seen.len() >= MAX_GENERATORS || !o.is(value, "generator") {
+                continue;
+            }
+            seen.push(value);
+            let Some((inside, name)) = self.suspended(value, codes) else { continue };
+            let Some(code) = &inside.code else { continue };
+            for block in self.blocks.of(o, &inside.frame, code) {
+                let mut is_it = false;
+                self.follow(block.manager, &[], codes, 1, &mut |l, _| is_it |= l.addr == lock);
+                if is_it {
+                    return Some((name, block.line));
+                }
+            }
+        }
+        None
     }
 
     /// The frame of a generator that is suspended, and the generator's name.

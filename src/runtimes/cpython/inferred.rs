@@ -45,6 +45,8 @@ pub(super) struct Probable {
     pub line: Option<u32>,
     /// How the frame names the lock.
     pub name: String,
+    /// The suspended generator that is inside the lock's block, where not the frame itself took it.
+    pub generator: Option<String>,
 }
 
 /// One call of `acquire` or `release` in a function's code.
@@ -247,6 +249,7 @@ impl<'a> Inference<'a> {
             frame: 0,
             line: code.line_at(self.objects, last.unit),
             name: reference.name().to_owned(),
+            generator: None,
         })
     }
 

@@ -4,7 +4,7 @@ use super::facts::Telling;
 use super::holds::Witnessed;
 use super::inferred::Probable;
 use super::locks::{Lock, LockKind, Sleep};
-use super::waits::{PyWait, Wanted};
+use super::waits::{PyWait, Signal, Wanted};
 use crate::facts::{
     Certainty, Evidence, Facts, GilRole, Hold, Holder, Mode, Reentrancy, Resource, ResourceId, ResourceKind, TakenAt,
     Timeout, Wait, Wakers,
@@ -89,9 +89,10 @@ impl Telling<'_> {
                         name: Some(signal.part.map_or(name.clone(), |(_, part)| format!("{part} {name}"))),
                         address: Some(signal.object),
                         reentrancy: Reentrancy::Unknown,
-                        wakers: Wakers::AnyThread,
+                        wakers: if self.is_exhausted(signal) { Wakers::Holders } else { Wakers::AnyThread },
                         idle: signal.idle,
                     });
+                    facts.holds.extend(self.permits(signal, id));
                 }
                 Some(id)
             }
@@ -136,6 +137,39 @@ impl Telling<'_> {
                 Some(id)
             }
         }
+    }
+
+    /// Whether all permits of a semaphore are known to be in `with` blocks: it counts how many there were, and nobody's code
+    /// gives one back by hand.
+    fn is_exhausted(&self, signal: &Signal) -> bool {
+        let o = self.objects;
+        let count = |name: &str| o.attribute(signal.object, name).and_then(|v| o.int(v).ok());
+        let held = self.scene.permits.iter().filter(|p| p.semaphore == signal.object).count() as u64;
+        signal.kind == ResourceKind::PythonSemaphore
+            && !self.scene.released.contains(&signal.object)
+            && count("_value") == Some(0)
+            && count("_initial_value").is_some_and(|n| n > 0 && n == held)
+    }
+
+    /// Who is inside the `with` block of a semaphore: each has a permit, and any of them could give one.
+    fn permits<'s>(&'s self, signal: &'s Signal, id: ResourceId) -> impl Iterator<Item = Hold> + 's {
+        let mine = self.scene.permits.iter().filter(|p| p.semaphore == signal.object);
+        mine.map(move |p| {
+            let framed = self.scene.stacks.get(&p.thread).and_then(|s| s.frames.get(p.frame));
+            let function = framed.and_then(|f| f.code.as_ref()).map_or("?", |c| c.function.as_str());
+            Hold {
+                holder: Holder::Thread(self.thread(p.thread)),
+                of: id,
+                mode: Mode::Any,
+                certainty: Certainty::Witnessed,
+                taken_at: None,
+                taken_at_managed: u32::try_from(p.frame).ok().map(|frame| TakenAt { frame, line: p.line }),
+                evidence: vec![Evidence::new(format!(
+                    "thread {} is inside a `with` block of {function} that took one of its permits",
+                    self.tid(p.thread)
+                ))],
+            }
+        })
     }
 
     fn tell_import(&self, id: ResourceId, lock: Addr, module: Option<&str>, owner: Option<u64>, facts: &mut Facts) {
@@ -320,19 +354,31 @@ impl Telling<'_> {
         let code = framed.and_then(|f| f.code.as_ref());
         let (function, file) = code.map_or(("?", "?"), |c| (c.function.as_str(), c.file_name()));
         let line = p.line.map(|l| format!(":{l}")).unwrap_or_default();
+        let how = match &p.generator {
+            Some(generator) => format!(
+                "{function} in thread {} has the generator {generator}, which is suspended inside the `with` block of the lock \
+                 at line {}; no other thread has it",
+                self.tid(p.thread),
+                p.line.map_or("?".to_owned(), |l| l.to_string()),
+            ),
+            None => format!(
+                "{function} ({file}{line}) in thread {} calls acquire on `{}` before where it stands, without a \
+                 release since; no other thread's code does, and the lock is taken",
+                self.tid(p.thread),
+                p.name
+            ),
+        };
         Hold {
             holder: Holder::Thread(self.thread(p.thread)),
             of: id,
             mode: Mode::Exclusive,
             certainty: Certainty::Inferred,
             taken_at: None,
-            taken_at_managed: u32::try_from(p.frame).ok().map(|frame| TakenAt { frame, line: p.line }),
-            evidence: vec![Evidence::new(format!(
-                "{function} ({file}{line}) in thread {} calls acquire on `{}` before where it stands, without a \
-                 release since; no other thread's code does, and the lock is taken",
-                self.tid(p.thread),
-                p.name
-            ))],
+            // what a generator took its own frame took, which is not on the stack
+            taken_at_managed: (p.generator.is_none())
+                .then(|| Some(TakenAt { frame: u32::try_from(p.frame).ok()?, line: p.line }))
+                .flatten(),
+            evidence: vec![Evidence::new(how)],
         }
     }
 

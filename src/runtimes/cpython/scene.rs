@@ -13,7 +13,7 @@ use super::names::Names;
 use super::objects::Objects;
 use super::place::{Framed, Places, PyStack};
 use super::waits::{PyWait, Wanted, wait_of};
-use crate::facts::Entered;
+use crate::facts::{Entered, ResourceKind};
 use crate::target::ThreadState;
 use crate::units::Addr;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -30,6 +30,10 @@ pub(super) struct Scene<'a> {
     pub probable: HashMap<Addr, Probable>,
     /// Locks that somebody has taken and somebody else's code gives back: by whom they were taken, and that code's place.
     pub given: Vec<(Addr, usize, String)>,
+    /// Threads inside the `with` blocks of semaphores that are waited for.
+    pub permits: Vec<Permit>,
+    /// Semaphores of which a function gives permits back that it does not take.
+    pub released: BTreeSet<Addr>,
     pub pools: Vec<Pool>,
     /// Names of the objects held and waited for.
     pub names: HashMap<Addr, String>,
@@ -39,6 +43,18 @@ pub(super) struct Scene<'a> {
     pub event_loops: EventLoops,
     /// What only builds without the GIL have.
     pub attachments: Attachments,
+}
+
+/// A permit of a semaphore, by the `with` block it was taken for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Permit {
+    pub semaphore: Addr,
+    /// Index into the snapshot's threads.
+    pub thread: usize,
+    /// Index of the frame with the `with` statement.
+    pub frame: usize,
+    /// The line of that statement.
+    pub line: Option<u32>,
 }
 
 /// Frames of one stack in which names of a lock are looked for.
@@ -71,16 +87,33 @@ impl<'a> Scene<'a> {
                 || !wanted
                 || inference.giver(w.lock.addr, w.thread, &stacks, &waits_for_it).is_none()
         });
-        let mut probable = infer(&inference, &stacks, &witnessed, &waits);
+        let mut probable = infer((&inference, &Holds::new(objects)), census, &stacks, &witnessed, &waits);
         let handlers = census.handlers.as_deref().unwrap_or_default();
-        let given =
-            doubt_given(objects, &inference, census, &stacks, handlers, (&mut witnessed, &mut probable), &waits);
+        let permits = find_permits(objects, &stacks, &waits);
+        let mut claims =
+            Claims { witnessed: &mut witnessed, probable: &mut probable, permits: &permits, released: BTreeSet::new() };
+        let given = claims.doubt_given(objects, &inference, census, &stacks, handlers, &waits);
+        let released = claims.released;
         let pools = find_pools(objects, &stacks);
         let attachments = Attachments::look(objects, census, &places, threads, |i| waits.contains_key(&i));
         let names = name_all(objects, &stacks, &witnessed, &waits, &attachments);
         let entered = entered::find(objects, &stacks, &witnessed, &waits);
         let event_loops = EventLoops::look(objects, census, stacks.iter().map(|(i, s)| (*i, s.frames.as_slice())));
-        Scene { places, stacks, witnessed, waits, probable, given, pools, names, entered, event_loops, attachments }
+        Scene {
+            places,
+            stacks,
+            witnessed,
+            waits,
+            probable,
+            given,
+            permits,
+            released,
+            pools,
+            names,
+            entered,
+            event_loops,
+            attachments,
+        }
     }
 }
 
@@ -108,58 +141,91 @@ fn doubt_contested(witnessed: &mut Vec<Witnessed>, waits: &BTreeMap<usize, PyWai
     });
 }
 
-/// Takes back the holds of locks that code of somebody else gives back, and doubts those that such code may be handed.
-fn doubt_given(
+/// The threads inside blocks of semaphores that are waited for.
+fn find_permits(
     objects: &Objects<'_>,
-    inference: &Inference<'_>,
-    census: &Census,
     stacks: &BTreeMap<usize, PyStack<'_>>,
-    handlers: &[(u32, Addr)],
-    (witnessed, probable): (&mut Vec<Witnessed>, &mut HashMap<Addr, Probable>),
     waits: &BTreeMap<usize, PyWait>,
-) -> Vec<(Addr, usize, String)> {
-    let wanted: BTreeSet<Addr> = waits
-        .keys()
-        .filter_map(|t| wanted_by(waits, *t))
-        .filter(|l| l.kind == LockKind::Lock)
-        .map(|l| l.addr)
-        .collect();
-    let held = witnessed.iter().map(|w| (w.lock.addr, w.thread));
-    let held: BTreeMap<Addr, usize> = held
-        .chain(probable.iter().map(|(lock, p)| (*lock, p.thread)))
-        .filter(|(lock, _)| wanted.contains(lock))
-        .collect();
-    let mut given = Vec::new();
-    if held.is_empty() {
-        return given;
+) -> Vec<Permit> {
+    let is_semaphore = |wait: &PyWait| match &wait.wanted {
+        Wanted::Signal(signal) if signal.kind == ResourceKind::PythonSemaphore => Some(signal.object),
+        _ => None,
+    };
+    let wanted: BTreeSet<Addr> = waits.values().filter_map(is_semaphore).collect();
+    let mut out = Vec::new();
+    if wanted.is_empty() {
+        return out;
     }
-    let handlers: Vec<Addr> = handlers.iter().map(|(_, f)| *f).collect();
-    let givers = Givers::look(objects, inference, stacks.values().map(|s| s.frames.as_slice()), &handlers);
-    let mut codes = census.codes.borrow_mut();
-    for (lock, holder) in held {
-        let users =
-            stacks.iter().filter(|(t, _)| **t == holder || wanted_by(waits, **t).is_some_and(|l| l.addr == lock));
-        let frames = users.flat_map(|(_, s)| s.frames.iter().take(MAX_HANDLE_FRAMES));
-        match givers.of(lock, frames, &mut codes) {
-            Some(giver) if giver.named => {
-                witnessed.retain(|w| w.lock.addr != lock);
-                probable.remove(&lock);
+    let holds = Holds::new(objects);
+    for (thread, stack) in stacks {
+        for (frame, framed) in stack.frames.iter().enumerate() {
+            let blocks = holds.blocks_of(framed).into_iter().filter(|b| wanted.contains(&b.manager));
+            out.extend(blocks.map(|b| Permit { semaphore: b.manager, thread: *thread, frame, line: b.line }));
+        }
+    }
+    out
+}
+
+/// What is thought of who holds what.
+struct Claims<'c> {
+    witnessed: &'c mut Vec<Witnessed>,
+    probable: &'c mut HashMap<Addr, Probable>,
+    permits: &'c [Permit],
+    /// Semaphores of which somebody's code gives permits back.
+    released: BTreeSet<Addr>,
+}
+
+impl Claims<'_> {
+    /// Takes back the holds of locks that code of somebody else gives back, and doubts those that such code may be handed.
+    fn doubt_given(
+        &mut self,
+        objects: &Objects<'_>,
+        inference: &Inference<'_>,
+        census: &Census,
+        stacks: &BTreeMap<usize, PyStack<'_>>,
+        handlers: &[(u32, Addr)],
+        waits: &BTreeMap<usize, PyWait>,
+    ) -> Vec<(Addr, usize, String)> {
+        let locks = waits.keys().filter_map(|t| wanted_by(waits, *t)).filter(|l| l.kind == LockKind::Lock);
+        let wanted: BTreeSet<Addr> = locks.map(|l| l.addr).collect();
+        let held = self.witnessed.iter().map(|w| (w.lock.addr, w.thread));
+        let held: BTreeMap<Addr, usize> = held
+            .chain(self.probable.iter().map(|(lock, p)| (*lock, p.thread)))
+            .filter(|(lock, _)| wanted.contains(lock))
+            .chain(self.permits.iter().map(|p| (p.semaphore, p.thread)))
+            .collect();
+        let mut given = Vec::new();
+        if held.is_empty() {
+            return given;
+        }
+        let handlers: Vec<Addr> = handlers.iter().map(|(_, f)| *f).collect();
+        let givers = Givers::look(objects, inference, stacks.values().map(|s| s.frames.as_slice()), &handlers);
+        let mut codes = census.codes.borrow_mut();
+        for (lock, holder) in held {
+            let wants = |t: usize| wanted_by(waits, t).is_some_and(|l| l.addr == lock);
+            let users = stacks.iter().filter(|(t, _)| **t == holder || wants(**t));
+            let frames = users.flat_map(|(_, s)| s.frames.iter().take(MAX_HANDLE_FRAMES));
+            let Some(giver) = givers.of(lock, frames, &mut codes) else { continue };
+            if self.permits.iter().any(|p| p.semaphore == lock) {
+                self.released.insert(lock);
+            } else if giver.named {
+                self.witnessed.retain(|w| w.lock.addr != lock);
+                self.probable.remove(&lock);
                 given.push((lock, holder, giver.place));
-            }
-            Some(_) => {
-                for w in witnessed.iter_mut().filter(|w| w.lock.addr == lock) {
+            } else {
+                for w in self.witnessed.iter_mut().filter(|w| w.lock.addr == lock) {
                     w.doubt = w.doubt.or(Some("the program has code that gives back locks it is handed"));
                 }
             }
-            None => {}
         }
+        given
     }
-    given
 }
 
 /// Looks for the probable holders of the taken locks that nothing proves held.
 fn infer(
-    inference: &Inference<'_>,
+    (inference, holds): (&Inference<'_>, &Holds<'_>),
+    census: &Census,
     stacks: &BTreeMap<usize, PyStack<'_>>,
     witnessed: &[Witnessed],
     waits: &BTreeMap<usize, PyWait>,
@@ -178,10 +244,30 @@ fn infer(
         .into_iter()
         .filter_map(|lock| {
             let waits = |thread: usize| wanted_by(waits, thread).is_some_and(|l| l.addr == lock);
-            let holder = inference.holder(lock, stacks, &waits)?;
+            let by_hand = inference.holder(lock, stacks, &waits);
+            let holder = by_hand.or_else(|| in_generator(holds, lock, stacks, census))?;
             inference.giver(lock, holder.thread, stacks, &waits).is_none().then_some((lock, holder))
         })
         .collect()
+}
+
+/// The one thread that has a suspended generator which is inside the block of `lock`.
+fn in_generator(
+    holds: &Holds<'_>,
+    lock: Addr,
+    stacks: &BTreeMap<usize, PyStack<'_>>,
+    census: &Census,
+) -> Option<Probable> {
+    let mut codes = census.codes.borrow_mut();
+    let mut found: Vec<Probable> = Vec::new();
+    for (thread, stack) in stacks {
+        let mut frames = stack.frames.iter().take(MAX_HANDLE_FRAMES).enumerate();
+        found.extend(frames.find_map(|(frame, framed)| {
+            let (name, line) = holds.in_generators(framed, lock, &mut codes)?;
+            Some(Probable { thread: *thread, frame, line, name: String::new(), generator: Some(name) })
+        }));
+    }
+    if found.len() == 1 { found.pop() } else { None }
 }
 
 fn name_all(
@@ -255,6 +341,9 @@ pub(super) fn rehearse(objects: &Objects<'_>, census: &Census) {
             let frames = stacks.iter().flat_map(|s| s.iter().take(MAX_HANDLE_FRAMES));
             givers.of(*lock, frames, &mut census.codes.borrow_mut());
         }
+    }
+    for framed in stacks.iter().flat_map(|s| s.iter().take(MAX_HANDLE_FRAMES)).filter(|_| !asked.is_empty()) {
+        Holds::new(objects).in_generators(framed, Addr::NULL, &mut census.codes.borrow_mut());
     }
     for lock in asked {
         for stack in &stacks {

@@ -193,7 +193,7 @@ fn manager_at(objects: &Objects<'_>, frame: &PyFrame, code: &Code, depth: u32) -
 }
 
 /// The manager of a bound exit method.
-fn bound_exit(objects: &Objects<'_>, object: Addr) -> Option<Addr> {
+pub(super) fn bound_exit(objects: &Objects<'_>, object: Addr) -> Option<Addr> {
     let o = objects.o;
     let kind = objects.type_of(object)?;
     match kind.name.as_str() {
