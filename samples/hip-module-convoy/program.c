@@ -2,13 +2,15 @@
  * threads that load modules wait for that. */
 #include "../rocm/hip.h"
 
+static const void *image;
+
 static void *load(void *name)
 {
     void *module;
     ready_name(name);
     ready_behind(0);
     ready_beyond_gates();
-    hipModuleLoadData(&module, code_object("vector_add"));
+    hipModuleLoadData(&module, image);
     return NULL;
 }
 
@@ -22,10 +24,11 @@ int main(int argc, char **argv)
     rocm_open(true);
     MUST(hipInit(0));
     rocm_kernel("vector_add");
+    image = code_object("vector_add");
     fakekfd_freeze();
     ready_begin(4);
     for (int i = 0; i < 3; i++)
         MUST(pthread_create(&thread, NULL, load, names[i]));
     ready_gpu();
-    return hipModuleLoadData(&module, code_object("vector_add"));
+    return hipModuleLoadData(&module, image);
 }

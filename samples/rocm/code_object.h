@@ -9,10 +9,9 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { CODE_TEXT = 0x1000, CODE_DYNAMIC = 0x2000, CODE_SECTIONS = 0x2100, CODE_SIZE = 0x3000 };
-
-static unsigned char code_object_image[CODE_SIZE] __attribute__((aligned(4096)));
 
 /* A string of MessagePack. */
 static unsigned char *code_text(unsigned char *at, const char *text)
@@ -77,9 +76,15 @@ static const void *code_object(const char *kernel)
 {
     static const char names[] = "\0.note\0.dynsym\0.hash\0.dynstr\0.rodata\0.text\0.dynamic\0.shstrtab\0.strtab\0.symtab";
     enum { NOTE = 1, DYNSYM = 7, HASH = 15, DYNSTR = 21, RODATA = 29, TEXT = 37, DYNAMIC = 43, SHSTRTAB = 52, STRTAB = 62, SYMTAB = 70 };
-    unsigned char *image = code_object_image;
+    /* Not in .bss: HSA takes that for a part of the library's file. */
+    static unsigned char *kept;
+    if (!kept)
+        kept = mmap(NULL, CODE_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *image = kept;
     char descriptor[128];
     snprintf(descriptor, sizeof descriptor, "%s.kd", kernel);
+    if (image == MAP_FAILED)
+        return NULL;
     memset(image, 0, CODE_SIZE);
 
     /* the note */
