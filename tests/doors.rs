@@ -61,7 +61,10 @@ fn main() -> ExitCode {
         if let (true, Some(needs)) = (places.is_empty(), &expect.needs) {
             skips.push(format!("skipped: {name} needs {needs} in a root (tests/roots puts it there)"));
         }
-        let old_enough = |p: &&Place| expect.since.as_ref().is_none_or(|since| p.is_since(since));
+        let old_enough = |p: &&Place| {
+            let since = expect.since.as_ref().is_none_or(|since| p.is_since(since));
+            since && expect.until.as_ref().is_none_or(|until| p.is_until(until))
+        };
         let places: Vec<Place> = places.iter().filter(old_enough).cloned().collect();
         for place in places.iter().filter(|p| everywhere || !expect.is_python() || is_first_of_minor(p, &places)) {
             for (variant, args) in expect.variants() {

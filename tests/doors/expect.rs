@@ -18,6 +18,8 @@ pub struct Expect {
     pub needs: Option<String>,
     /// The first CPython that has what it shows, as `3.12`.
     pub since: Option<String>,
+    /// The last CPython that has it.
+    pub until: Option<String>,
     /// Each a name and the program's arguments; the verdict is the same.
     #[serde(default)]
     variants: BTreeMap<String, Vec<String>>,

@@ -42,6 +42,11 @@ pub struct Place {
     pub with_gil: bool,
 }
 
+/// `11` of `3.11`, `13` of `3.13t`.
+fn number_of(minor: &str) -> Option<u32> {
+    minor.trim_end_matches('t').strip_prefix("3.")?.parse().ok()
+}
+
 impl Place {
     /// This machine, for programs without an interpreter.
     pub fn host() -> Place {
@@ -63,8 +68,12 @@ impl Place {
 
     /// Is its interpreter at least that minor version?
     pub fn is_since(&self, minor: &str) -> bool {
-        let number = |minor: &str| minor.trim_end_matches('t').strip_prefix("3.")?.parse::<u32>().ok();
-        self.minor().and_then(|m| number(&m)) >= number(minor)
+        self.minor().and_then(|m| number_of(&m)) >= number_of(minor)
+    }
+
+    /// Is its interpreter at most that minor version?
+    pub fn is_until(&self, minor: &str) -> bool {
+        self.minor().and_then(|m| number_of(&m)) <= number_of(minor)
     }
 
     /// The same with the GIL switched on where it is built without.

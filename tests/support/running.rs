@@ -73,7 +73,16 @@ pub fn start(place: &Place, dir: &Path, args: &[String], cwd: &Path) -> Result<R
     if place.own_pids {
         running.pid = only_child(pid).and_then(only_child).ok_or("the namespace has no second process")?;
     } else if said != pid {
-        return Err(format!("it says it is {said}, but {pid} was started"));
+        // of several processes the one to look at says so
+        let parent = |of: i32| -> Option<i32> {
+            let status = std::fs::read_to_string(format!("/proc/{of}/status")).ok()?;
+            status.lines().find_map(|l| l.strip_prefix("PPid:"))?.trim().parse().ok()
+        };
+        let mut above = std::iter::successors(Some(said), |p| parent(*p)).take(8);
+        if !above.any(|p| p == pid) {
+            return Err(format!("it says it is {said}, which is not below {pid}, the one started"));
+        }
+        running.pid = said;
     }
     running.wait_until("its observer has gone", |r| !r.thread_names().values().any(|n| n == "observer"))?;
     Ok(running)
