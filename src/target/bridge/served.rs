@@ -8,14 +8,20 @@ use crate::target::core::CoreFile;
 use crate::target::live::proc::is_device;
 use crate::units::{Addr, PAGE};
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Pages of a range asked for at most.
 const RANGE: u64 = 64;
 /// Pages of one request at most: 8 MiB of digits.
 const REQUEST: u64 = 1024;
-/// Pages read together where one is wanted: neighbours are cheap.
+/// Pages read together where one is wanted: neighbours are cheap. And where one after the other is wanted in the same mapping,
+/// as in an interpreter's heap: a question costs more than the bytes.
 const AROUND: u64 = 4;
+const FAR_AROUND: u64 = RANGE;
+/// Single pages wanted of a mapping before more is read at once, and pages kept in all after which no more is.
+const OFTEN: u32 = 6;
+const MANY_PAGES: usize = 1 << 15;
 /// Pages kept at most.
 const MAX_PAGES: usize = 1 << 18;
 
@@ -38,6 +44,8 @@ pub(super) struct Served {
     /// The core itself, where it can be opened: it is read instead.
     core: Option<Arc<CoreFile>>,
     pages: Mutex<HashMap<u64, Page>>,
+    /// By the start of a mapping, how often single pages of it were wanted.
+    wanted: Mutex<HashMap<u64, u32>>,
 }
 
 impl Served {
@@ -49,7 +57,7 @@ impl Served {
             readable: !is_device(m) && (m.permissions.read || !whole),
         };
         let spans = mappings.iter().map(span).collect();
-        Served { line, spans, whole, core, pages: Mutex::default() }
+        Served { line, spans, whole, core, pages: Mutex::default(), wanted: Mutex::default() }
     }
 
     fn span(&self, page: u64) -> Option<Span> {
@@ -63,6 +71,17 @@ impl Served {
 
     fn pages(&self) -> MutexGuard<'_, HashMap<u64, Page>> {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pages to read along with one that is wanted.
+    fn neighbours(&self, page: u64, kept: usize) -> Range<u64> {
+        let Some(home) = self.span(page) else { return page..page };
+        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let times = wanted.entry(home.start).or_default();
+        *times = times.saturating_add(1);
+        let block = if *times > OFTEN && kept < MANY_PAGES { FAR_AROUND } else { AROUND };
+        let first = page / block * block;
+        first.max(home.start)..first.saturating_add(block).min(home.end)
     }
 
     /// Asks for those of `wanted` that are not known yet.
@@ -180,10 +199,7 @@ impl Memory for Served {
         if unknown > 0 {
             let mut set: BTreeSet<u64> = wanted.clone().collect();
             if unknown == 1 {
-                let around = |p: u64| (p / AROUND * AROUND)..(p / AROUND * AROUND).saturating_add(AROUND);
-                let home = self.span(at.0 / PAGE);
-                let near = around(at.0 / PAGE).filter(|p| home.is_some_and(|s| s.start <= *p && *p < s.end));
-                set.extend(near);
+                set.extend(self.neighbours(at.0 / PAGE, pages.len()));
             }
             self.fetch(&mut pages, set);
         }
