@@ -1,10 +1,15 @@
 """A collection against a native mutex.
 
 MainThread takes a mutex of the C library and collects garbage. "attached" wants that mutex in a call that does not let go of
-the interpreter. With the GIL, "attached" keeps it; without, the collection stops all threads, and "attached" does not stop.
+the interpreter. With the GIL, "attached" keeps it; without, the collection stops all threads, and "attached" does not stop;
+"runs" does, and waits to go on.
+
+usage: program.py [collect|frames|fork]
 """
 import ctypes
 import gc
+import os
+import sys
 import threading
 import time
 
@@ -36,9 +41,17 @@ def collects():
     ready.here("again")
     while not tid or not asleep():
         time.sleep(0.001)
-    gc.collect()
+    STOPS[sys.argv[1]]()
 
 
-ready.begin(2, outside=True)
+def runs():
+    ready.here("again" if ready.HAS_GIL else "futex")
+    while True:
+        pass
+
+
+STOPS = {"collect": gc.collect, "frames": sys._current_frames, "fork": os.fork}
+ready.begin(3, outside=True)
+ready.start(runs, "runs")
 ready.start(attached, "attached")
 collects()

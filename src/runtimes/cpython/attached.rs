@@ -346,3 +346,165 @@ fn section_wanted(
     objects.type_of(kind.addr)?;
     Some((object, kind.name.clone()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::offsets::Offsets;
+    use super::super::threads::{Interpreter, PyThread};
+    use super::*;
+    use crate::runtimes::tests::{MadeUp, pthread_of, sp_of};
+    use std::cell::RefCell;
+    use std::collections::HashMap;
+
+    const RUNTIME: u64 = 0x10_0000;
+    const INTERPRETER: u64 = 0x30_0000;
+    /// `PyInterpreterState.stoptheworld` in 3.13t.
+    const STOP: u64 = INTERPRETER + 10744;
+    const OBJECT: u64 = 0x50_0000;
+
+    fn state_of(index: usize) -> u64 {
+        0x40_0000 + 0x1000 * index as u64
+    }
+
+    /// Threads of one interpreter, each with its `state` and the byte it is parked for (0: it runs).
+    fn process(threads: &[(i32, u64)]) -> (MadeUp, Census) {
+        let mut made = MadeUp::new();
+        made.memory.put(Addr(RUNTIME), &[0; 0x4000]).put(Addr(INTERPRETER), &[0; 0x4000]);
+        let mut states = Vec::new();
+        for (index, (state, byte)) in threads.iter().enumerate() {
+            // the parking lot's entry, 64 bytes above the stack pointer, with a mutex's own record 64 further
+            let entry = sp_of(index).0 + 64;
+            made.memory.put(sp_of(index), &[0; 0x400]).put(Addr(state_of(index)), &[0; 0x200]);
+            made.memory.put_u64(Addr(entry), entry + 64).put_u64(Addr(entry + 8), *byte);
+            made.memory.put_u32(Addr(state_of(index) + 40), state.cast_unsigned());
+            made.thread(
+                100 + i32::try_from(index).unwrap(),
+                (*byte != 0).then_some((202, [entry + 16, 393, 0, 0, 0, 0])),
+            );
+            states.push(PyThread {
+                addr: Addr(state_of(index)),
+                pthread: pthread_of(index).0,
+                native: None,
+                frame: Addr::NULL,
+                holds_gil: None,
+                bound_gilstate: None,
+                state: Some(*state),
+            });
+        }
+        let interpreter = Interpreter {
+            addr: Addr(INTERPRETER),
+            id: 0,
+            gil: None,
+            own_gil: false,
+            modules: Addr::NULL,
+            threads: states,
+            end: WalkEnd::Complete,
+        };
+        let census = Census {
+            runtime: Addr(RUNTIME),
+            interpreters: vec![interpreter],
+            key: None,
+            gils: Vec::new(),
+            lost_gils: Vec::new(),
+            chains: HashMap::new(),
+            codes: RefCell::default(),
+            handlers: None,
+            names: Vec::new(),
+        };
+        (made, census)
+    }
+
+    fn look(made: &MadeUp, census: &Census) -> Attachments {
+        let o = Offsets::choose((13, Some(5)), true, None).unwrap();
+        let objects = Objects::new(&made.memory, &o);
+        let threads = &made.snapshot.threads;
+        let places = Places::find(&objects, census, threads);
+        assert_eq!(places.placed.len(), census.interpreters[0].threads.len());
+        Attachments::look(&objects, census, &places, threads, |_| false)
+    }
+
+    fn stop(made: &mut MadeUp, requested: u8, countdown: u64, requester: u64) {
+        made.memory.put(Addr(STOP + 1), &[requested, 0]);
+        made.memory.put_u64(Addr(STOP + 8), countdown).put_u64(Addr(STOP + 16), requester);
+    }
+
+    #[test]
+    fn a_stop_its_requester_who_is_in_the_way_and_who_waits_it_out() {
+        // it asks; it is attached; it is suspended and parked on its own state; it sleeps detached; it asks after the first
+        let mut threads = [(1, STOP + 4), (1, 0), (2, state_of(2) + 40), (0, 0), (2, STOP)];
+        let (mut made, census) = process(&threads);
+        stop(&mut made, 1, 1, state_of(0));
+        let found = look(&made, &census);
+        assert_eq!(found.stops.len(), 1);
+        assert_eq!((found.stops[0].requester, found.stops[0].attached.as_slice()), (Some(0), &[1][..]));
+        let told: Vec<(usize, bool)> =
+            found.parked.iter().map(|(i, p)| (*i, matches!(p, Parked::UntilStopped(0)))).collect();
+        assert_eq!(told, [(0, true), (2, false), (4, false)]);
+        assert!(matches!(found.parked[&2], Parked::UntilRestarted(0, _)));
+        // over, or no such record
+        for requested in [0, 7] {
+            stop(&mut made, requested, 1, state_of(0));
+            assert!(look(&made, &census).stops.is_empty());
+        }
+        // of a thread that has no thread state yet, the place where it sleeps tells
+        threads[0].0 = 0;
+        let (mut made, mut census) = process(&threads);
+        stop(&mut made, 1, 1, 0);
+        census.interpreters[0].threads.remove(0);
+        let found = look(&made, &census);
+        assert_eq!((found.stops[0].requester, found.stops[0].attached.as_slice()), (Some(0), &[1][..]));
+        assert!(matches!(found.parked[&0], Parked::UntilStopped(0)));
+    }
+
+    /// A list with a critical section, its mutex locked and waited for.
+    fn object(made: &mut MadeUp) {
+        let (kind, of_types, name) = (OBJECT + 0x400, OBJECT + 0x800, OBJECT + 0xc00);
+        made.memory.put(Addr(OBJECT), &[0; 0x1000]).put(Addr(OBJECT + 10), &[3]).put(Addr(name), b"list");
+        made.memory.put_u64(Addr(OBJECT + 24), kind).put_u64(Addr(kind + 24), of_types);
+        made.memory.put_u64(Addr(kind + 40), name).put_u64(Addr(of_types + 40), name);
+    }
+
+    #[test]
+    fn only_attached_threads_hold_critical_sections() {
+        let record = sp_of(0).0 + 0x200;
+        for (state, tag, holds) in [(1, 0, true), (1, 2, true), (1, 1, false), (0, 0, false), (2, 0, false)] {
+            let (mut made, census) = process(&[(state, 0), (0, OBJECT + 10)]);
+            object(&mut made);
+            made.memory.put_u64(Addr(state_of(0) + 176), record | tag).put_u64(Addr(record + 8), OBJECT + 10);
+            // who waits has a record without a mutex
+            made.memory.put_u64(Addr(state_of(1) + 176), (sp_of(1).0 + 0x200) | 1);
+            let found = look(&made, &census);
+            let holders: Vec<usize> = found.sections.iter().map(|s| s.thread).collect();
+            assert_eq!(holders, if holds { &[0][..] } else { &[] }, "state {state}, tag {tag}");
+            let Some(Parked::Mutex(mutex, _)) = found.parked.get(&1) else { panic!("it waits") };
+            assert_eq!(mutex.object, Some((Addr(OBJECT), "list".to_owned())));
+        }
+    }
+
+    #[test]
+    fn a_mutex_in_a_row_of_others_is_no_critical_section() {
+        let (mut made, census) = process(&[(0, OBJECT + 10), (0, OBJECT + 10)]);
+        object(&mut made);
+        // no record of a critical section
+        let found = look(&made, &census);
+        let Some(Parked::Mutex(mutex, _)) = found.parked.get(&0) else { panic!("it waits") };
+        assert_eq!((mutex.addr, &mutex.object), (Addr(OBJECT + 10), &None));
+        // nobody is known to wait: whoever let go is waking it
+        made.memory.put(Addr(OBJECT + 10), &[1]);
+        assert!(look(&made, &census).parked.is_empty());
+    }
+
+    #[test]
+    fn a_circle_of_critical_sections_proves_nothing() {
+        let record = sp_of(0).0 + 0x200;
+        let (mut made, census) = process(&[(1, 0)]);
+        object(&mut made);
+        made.memory.put_u64(Addr(state_of(0) + 176), record).put_u64(Addr(record), record);
+        made.memory.put_u64(Addr(record + 8), OBJECT + 10);
+        assert!(look(&made, &census).sections.is_empty());
+        // nor does one that is not on the thread's own stack
+        made.memory.put_u64(Addr(OBJECT + 0xf00), 0).put_u64(Addr(OBJECT + 0xf08), OBJECT + 10);
+        made.memory.put_u64(Addr(state_of(0) + 176), OBJECT + 0xf00);
+        assert!(look(&made, &census).sections.is_empty());
+    }
+}

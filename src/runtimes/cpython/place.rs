@@ -198,3 +198,68 @@ impl Framed {
         objects.local(&self.frame, code, 0).or_else(|| objects.first_argument_in_cell(&self.frame, code))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::offsets::Offsets;
+    use super::super::threads::Interpreter;
+    use super::*;
+    use crate::memory::WalkEnd;
+    use crate::runtimes::tests::{MadeUp, pthread_of};
+    use std::cell::RefCell;
+
+    /// Thread states of two threads of 3.15, which has no key: each address and the thread whose `pthread_t` it bears.
+    fn census(states: &[(u64, usize)]) -> Census {
+        let state = |(addr, thread): &(u64, usize)| PyThread {
+            addr: Addr(*addr),
+            pthread: pthread_of(*thread).0,
+            native: Some(100 + *thread as u64),
+            frame: Addr::NULL,
+            holds_gil: None,
+            bound_gilstate: None,
+            state: None,
+        };
+        let interpreter = Interpreter {
+            addr: Addr(0x30_0000),
+            id: 0,
+            gil: None,
+            own_gil: false,
+            modules: Addr::NULL,
+            threads: states.iter().map(state).collect(),
+            end: WalkEnd::Complete,
+        };
+        Census {
+            runtime: Addr::NULL,
+            interpreters: vec![interpreter],
+            key: None,
+            gils: Vec::new(),
+            lost_gils: Vec::new(),
+            chains: HashMap::new(),
+            codes: RefCell::default(),
+            handlers: None,
+            names: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn who_runs_a_thread_state_made_by_another_thread_its_own_variables_tell() {
+        let o = Offsets::choose((15, None), false, None).unwrap();
+        let mut made = MadeUp::new();
+        made.thread(100, None);
+        made.thread(101, None);
+        for thread in 0..2 {
+            made.memory.put(pthread_of(thread).offset(-0x400), &[0; 0x400]);
+        }
+        made.memory.put_u64(pthread_of(0).offset(-0x18), 0xa000).put_u64(pthread_of(1).offset(-0x18), 0xb000);
+        // thread 0 made both
+        let census = census(&[(0xa000, 0), (0xb000, 0)]);
+        let places = Places::find(&Objects::new(&made.memory, &o), &census, &made.snapshot.threads);
+        let told: Vec<_> = places.placed.iter().map(|p| (p.thread.addr.0, p.index, p.runs)).collect();
+        assert_eq!(told, [(0xa000, 0, true), (0xb000, 1, true)]);
+        // a copy in two threads' variables tells nothing
+        made.memory.put_u64(pthread_of(0).offset(-0x20), 0xb000);
+        let places = Places::find(&Objects::new(&made.memory, &o), &census, &made.snapshot.threads);
+        let told: Vec<_> = places.placed.iter().map(|p| (p.thread.addr.0, p.index, p.runs)).collect();
+        assert_eq!(told, [(0xa000, 0, true), (0xb000, 0, false)]);
+    }
+}

@@ -76,6 +76,17 @@ fn a_sleep_tells_its_seconds_and_a_futex_its_address() {
 }
 
 #[test]
+fn a_futex_whose_word_has_changed_needs_nobody() {
+    let mut made = MadeUp::new();
+    made.memory.put_u32(Addr(0x6000), 0);
+    made.thread(100, Some((202, [0x6000, 0x189, 0, 0, 0, 0])));
+    assert_eq!(decode(&made).resources[0].wakers, Wakers::AnyThread);
+    // a semaphore that was posted: the thread has only not run since
+    made.memory.put_u32(Addr(0x6000), 1);
+    assert_eq!(decode(&made).resources[0].wakers, Wakers::Outside);
+}
+
+#[test]
 fn an_uninterruptible_thread_names_the_kernel_function() {
     let mut made = MadeUp::new();
     let i = made.thread(100, None);
