@@ -7,14 +7,17 @@ use crate::target::Mapping;
 use crate::units::{Addr, PAGE};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 /// Bytes of a signal, and what its address is a multiple of: the runtime hands them out from blocks of whole pages.
 pub(super) const SIZE: u64 = 128;
 /// Memory searched for signals at most, and the largest mapping searched: the blocks are small.
 const MAX_SEARCHED: u64 = 256 << 20;
 const MAX_MAPPING: u64 = 64 << 20;
+/// How long is searched, the small mappings first: through a debugger memory comes slowly.
+const LONGEST: Duration = Duration::from_secs(1);
 /// Bytes read at once while searching.
-const PIECE: u64 = 1 << 20;
+const PIECE: u64 = 256 << 10;
 /// Pages with signals that are kept; each has 32.
 const MAX_PAGES: usize = 256;
 
@@ -111,13 +114,16 @@ pub(super) fn find_pages(snapshot: &Snapshot, memory: &dyn Memory) -> (Vec<Addr>
     places.sort_by_key(|m| m.end.0.saturating_sub(m.start.0));
     let mut pages = BTreeSet::new();
     let mut searched = 0u64;
+    let began = Instant::now();
     for m in places {
         let len = m.end.0.saturating_sub(m.start.0);
         if len > MAX_MAPPING || searched.saturating_add(len) > MAX_SEARCHED {
             break;
         }
         searched = searched.saturating_add(len);
-        search(memory, m.start, len, &mut pages);
+        if !search(memory, m.start, len, began, &mut pages) {
+            break;
+        }
         if pages.len() > MAX_PAGES {
             break;
         }
@@ -126,9 +132,13 @@ pub(super) fn find_pages(snapshot: &Snapshot, memory: &dyn Memory) -> (Vec<Addr>
     (pages.into_iter().take(MAX_PAGES).collect(), more)
 }
 
-fn search(memory: &dyn Memory, start: Addr, len: u64, pages: &mut BTreeSet<Addr>) {
+/// Searches one mapping; false when the time is up.
+fn search(memory: &dyn Memory, start: Addr, len: u64, began: Instant, pages: &mut BTreeSet<Addr>) -> bool {
     let mut done = 0;
     while done < len {
+        if began.elapsed() > LONGEST {
+            return false;
+        }
         let at = start.offset(done as i64);
         let piece = PIECE.min(len - done);
         match usize::try_from(piece).ok().and_then(|n| memory.read_vec(at, n).ok()) {
@@ -145,6 +155,7 @@ fn search(memory: &dyn Memory, start: Addr, len: u64, pages: &mut BTreeSet<Addr>
         }
         done += piece;
     }
+    true
 }
 
 fn search_bytes(bytes: &[u8], at: Addr, pages: &mut BTreeSet<Addr>) {
