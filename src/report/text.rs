@@ -235,6 +235,7 @@ impl Page<'_> {
             let signal = hold.is_some_and(|h| h.mode == crate::facts::Mode::Any);
             let how = match signal {
                 true => ", a signal that ",
+                false if self.is_device(wait.on) => ", to be set by ",
                 false if self.is_future(wait.on) => ", to be completed by ",
                 false => ", held by ",
             };
@@ -271,7 +272,11 @@ impl Page<'_> {
 
     /// Whether it is something one completes, and nobody holds.
     fn is_future(&self, id: ResourceId) -> bool {
-        self.case.graph.resource(id).is_some_and(|r| r.kind == ResourceKind::PythonFuture)
+        self.case.graph.resource(id).is_some_and(|r| r.kind == ResourceKind::PythonFuture) || self.is_device(id)
+    }
+
+    fn is_device(&self, id: ResourceId) -> bool {
+        self.case.graph.resource(id).is_some_and(|r| crate::verdict::patterns::is_device(r.kind))
     }
 
     fn hold(&self, id: ResourceId, t: ThreadRef) -> Option<&Hold> {

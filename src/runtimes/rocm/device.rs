@@ -17,6 +17,8 @@ const MAX_CHAIN: usize = 8;
 pub(super) struct Ring {
     pub queue: Queue,
     pub packets: Vec<Packet>,
+    /// Whether all could be read that were asked for.
+    pub complete: bool,
 }
 
 /// All of it.
@@ -43,7 +45,7 @@ impl<'a> Device<'a> {
                     if let Some(why) = missing.filter(|_| queue.pending() > 0) {
                         gaps.push(Gap(ring_missing(&queue, why)));
                     }
-                    rings.push(Ring { queue, packets });
+                    rings.push(Ring { queue, packets, complete: missing.is_none() });
                 }
                 Some(Err(why)) => gaps.push(Gap(why)),
                 None => {}
@@ -51,10 +53,8 @@ impl<'a> Device<'a> {
         }
         for packet in rings.iter().flat_map(|r| &r.packets) {
             signals.learn(memory, packet.completes);
-            if let Work::Barrier(on) = &packet.work {
-                for s in on {
-                    signals.learn(memory, *s);
-                }
+            for s in packet.waits_for() {
+                signals.learn(memory, *s);
             }
         }
         for ring in &rings {
@@ -90,12 +90,35 @@ impl<'a> Device<'a> {
             pulse.extend([ring.queue.at.0, ring.queue.read]);
         }
         for packet in &ring.packets {
-            let Work::Barrier(on) = &packet.work else { continue };
-            for s in on {
+            for s in packet.waits_for() {
                 pulse.extend(self.signals.at(*s).map(|s| s.value.cast_unsigned()));
                 self.follow(*s, seen, pulse);
             }
         }
+    }
+
+    /// The signal that the program itself must set before the device can come to `signal`, and the packet that waits for it:
+    /// a barrier at the head of a queue waits for it, and no packet of any queue completes it.
+    pub fn needs_host(&self, signal: Addr) -> Option<(Signal, String)> {
+        let mut at = signal;
+        for _ in 0..MAX_CHAIN {
+            let (ring, last) = self.producer(at)?;
+            let head = ring.packets.iter().find(|p| p.id >= ring.queue.read && p.work != Work::Nothing)?;
+            let Work::Barrier(on) = &head.work else { return None };
+            let open =
+                on.iter().filter_map(|s| self.signals.at(*s)).find(|s| s.value != 0).filter(|_| head.id <= last.id)?;
+            if self.producer(open.at).is_none() {
+                // a packet that was not read could be the one
+                let sure = self.rings.iter().all(|r| r.complete && r.queue.all_read());
+                let said = format!(
+                    "packet {} of queue {} waits for signal {}, which reads {} and which no packet of any queue completes",
+                    head.id, ring.queue.at, open.at, open.value
+                );
+                return sure.then_some((open, said));
+            }
+            at = open.at;
+        }
+        None
     }
 
     /// How the device stands with regard to `signal`, in sentences. `below_one`: the wait is known to be for a value < 1.
@@ -123,7 +146,7 @@ impl<'a> Device<'a> {
     }
 
     /// `queue 0x… has 3 packets pending (read 118, write 121); the oldest is kernel `vector_add``.
-    fn describe_queue(&self, ring: &Ring) -> Vec<String> {
+    pub fn describe_queue(&self, ring: &Ring) -> Vec<String> {
         let q = &ring.queue;
         let counts = format!("(read {}, write {})", q.read, q.write);
         let mut said = vec![match q.pending() {

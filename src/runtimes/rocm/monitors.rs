@@ -4,7 +4,8 @@
 use super::calls::{Call, Calls};
 use crate::arch::x86_64::CALLEE_SAVED;
 use crate::facts::{
-    Certainty, Evidence, Facts, Gap, Hold, Holder, Mode, Reentrancy, Resource, ResourceId, ResourceKind, Wait, Wakers,
+    Certainty, DeviceWait, Evidence, Facts, Gap, Hold, Holder, Mode, Reentrancy, Resource, ResourceId, ResourceKind,
+    Timeout, Wait, Wakers,
 };
 use crate::layout::{Layouts, StructLayout, Subject};
 use crate::memory::{Memory, MemoryExt, walk};
@@ -19,6 +20,8 @@ use std::collections::BTreeMap;
 const MAX_STACK: usize = 2 << 10;
 /// Waiters of one monitor followed.
 const MAX_WAITERS: usize = 4096;
+/// `sched_yield` and the sleeps of a loop that polls.
+const PAUSES: [u64; 3] = [24, 35, 230];
 /// The largest stack believed.
 const MAX_STACK_SIZE: u64 = 1 << 36;
 
@@ -30,10 +33,10 @@ pub(super) struct MonitorLayouts {
     semaphore: &'static StructLayout,
 }
 
-/// Who sleeps on a semaphore that may be a monitor's.
+/// Who may wait for a monitor.
 struct Sleeper {
-    /// The `amd::Semaphore`.
-    semaphore: Addr,
+    /// The `amd::Semaphore` it sleeps on; absent where it polls: the next in turn does.
+    semaphore: Option<Addr>,
     /// Words of registers and stack, and for those of the stack where they lie.
     words: Vec<(Option<Addr>, Addr)>,
 }
@@ -75,14 +78,24 @@ impl MonitorLayouts {
         found
     }
 
-    /// A thread that sleeps on a semaphore and whose stack comes back into HIP soon.
+    /// A thread that sleeps on a semaphore, or polls, and whose stack comes back into HIP soon.
     fn sleeper(&self, snapshot: &Snapshot, memory: &dyn Memory, thread: &ThreadState) -> Option<Sleeper> {
-        let futex = FutexWait::parse(&thread.syscall?)?;
-        let semaphore = Addr(futex.at.0.checked_sub(self.semaphore.offset("sem_")?)?);
-        if !semaphore.0.is_multiple_of(8) {
-            return None;
-        }
         let registers = thread.registers.as_ref()?;
+        let semaphore = match thread.syscall {
+            Some(call) if !call.number.is_some_and(|n| PAUSES.contains(&n)) => {
+                let futex = FutexWait::parse(&call)?;
+                let at = Addr(futex.at.0.checked_sub(self.semaphore.offset("sem_")?)?);
+                Some(at).filter(|at| at.0.is_multiple_of(8))
+            }
+            // between two looks at the lock it is in HIP or in the C library's sched_yield
+            _ => {
+                let (_, module) = snapshot.module_at(Addr(registers.pc()?))?;
+                if !["libamdhip64.so", "libc.so", "libc-2"].iter().any(|p| module.name().starts_with(p)) {
+                    return None;
+                }
+                None
+            }
+        };
         let sp = Addr(registers.sp()?);
         let bytes = memory.read_vec(sp, MAX_STACK).or_else(|_| memory.read_vec(sp, MAX_STACK / 4)).ok()?;
         let on_stack = (0i64..)
@@ -91,7 +104,7 @@ impl MonitorLayouts {
         let in_registers = CALLEE_SAVED.iter().filter_map(|r| Some((None, Addr(registers.file.read(*r)?))));
         let words: Vec<(Option<Addr>, Addr)> = in_registers.chain(on_stack).collect();
         let of_hip = |at: Addr| snapshot.module_at(at).is_some_and(|(_, m)| m.name().starts_with("libamdhip64.so"));
-        let named = words.iter().any(|(_, w)| *w == semaphore);
+        let named = semaphore.is_none_or(|s| words.iter().any(|(_, w)| *w == s));
         (named && words.iter().any(|(at, w)| at.is_some() && of_hip(*w))).then_some(Sleeper { semaphore, words })
     }
 }
@@ -125,7 +138,11 @@ impl Monitors<'_> {
             let Some(sleeper) = self.layouts.sleeper(self.view.snapshot, self.view.memory, thread) else { continue };
             let calls = self.calls.of(index);
             let Some(call) = calls.first().filter(|c| c.domain == "hip") else { continue };
+            let polls = sleeper.semaphore.is_none();
             let Some((monitor, how)) = self.monitor_of(&sleeper) else {
+                if polls {
+                    continue;
+                }
                 let function = call.function.as_deref().unwrap_or("HIP");
                 facts.gaps.push(Gap(format!(
                     "thread {} sleeps in {function} on a semaphore; whether one of HIP's locks is behind it was not found",
@@ -134,12 +151,19 @@ impl Monitors<'_> {
                 continue;
             };
             let id = ResourceId::At(self.view.process, monitor.at);
+            if polls {
+                let pulse = vec![monitor.at.0, monitor.owner.0];
+                let device = DeviceWait { polls, pulse, ..DeviceWait::default() };
+                facts.devices.insert(self.view.thread(index), device);
+            }
             facts.waits.push(Wait {
                 thread: self.view.thread(index),
                 on: id,
                 mode: Mode::Exclusive,
-                timeout: FutexWait::parse(&thread.syscall.unwrap_or(NO_CALL))
-                    .map_or(crate::facts::Timeout::Some, |f| f.timeout(self.view.memory)),
+                timeout: match thread.syscall.and_then(|call| FutexWait::parse(&call)) {
+                    Some(futex) => futex.timeout(self.view.memory),
+                    None => Timeout::None,
+                },
                 frame: outermost(call),
                 managed_frame: None,
                 evidence: vec![Evidence::new(how)],
@@ -172,7 +196,7 @@ impl Monitors<'_> {
         let nodes: Vec<Addr> = sleeper
             .words
             .iter()
-            .filter(|(_, word)| *word == sleeper.semaphore)
+            .filter(|(_, word)| Some(*word) == sleeper.semaphore)
             .filter_map(|(at, _)| Some(Addr((*at)?.0.checked_sub(item.offset)?)))
             .collect();
         let mut seen = std::collections::BTreeSet::new();
@@ -180,15 +204,23 @@ impl Monitors<'_> {
         objects.filter(|at| seen.insert(*at)).find_map(|at| {
             let image = self.layouts.monitor.read(memory, at)?;
             let contenders = image.word("contendersList_")?;
-            let on_deck = image.word("onDeck_")? & !1;
-            let how = if on_deck == sleeper.semaphore.0 {
-                format!("its semaphore {} is the one that onDeck_ of the monitor at {at} names", sleeper.semaphore)
-            } else {
-                let node = nodes.iter().find(|n| self.leads_to(Addr(contenders & !1), **n))?;
-                format!(
-                    "contendersList_ of the monitor at {at} leads to {node}, the node of its semaphore {}",
-                    sleeper.semaphore
-                )
+            let locked = contenders & 1 != 0;
+            let on_deck = Addr(image.word("onDeck_")? & !1);
+            let how = match sleeper.semaphore {
+                Some(s) if on_deck == s => {
+                    format!("its semaphore {s} is the one that onDeck_ of the monitor at {at} names")
+                }
+                Some(s) => {
+                    let node = nodes.iter().find(|n| self.leads_to(Addr(contenders & !1), **n))?;
+                    format!("contendersList_ of the monitor at {at} leads to {node}, the node of its semaphore {s}")
+                }
+                // who is next in turn does not sleep
+                None => {
+                    let next = locked && !on_deck.is_null() && sleeper.words.iter().any(|(_, w)| *w == on_deck);
+                    let how =
+                        format!("it polls; onDeck_ of the monitor at {at} names {on_deck}, which its stack names too");
+                    next.then_some(how)?
+                }
             };
             let name = match image.layout.field("name_") {
                 // what has no readable name is no monitor
@@ -198,7 +230,7 @@ impl Monitors<'_> {
             let monitor = Monitor {
                 at,
                 name,
-                locked: contenders & 1 != 0,
+                locked,
                 owner: Addr(image.word("owner_")?),
                 recursive: image.word("recursive_")? & 1 != 0,
             };
@@ -270,8 +302,6 @@ impl Monitors<'_> {
         on_it.next().is_none().then(|| (index, format!("{from:#x} to {base:#x}")))
     }
 }
-
-const NO_CALL: crate::arch::Syscall = crate::arch::Syscall { number: None, args: [0; 6] };
 
 fn outermost(call: &Call) -> FrameIx {
     FrameIx(u32::try_from(call.frames.end.saturating_sub(1)).unwrap_or(0))

@@ -35,8 +35,10 @@ pub(super) struct Queue {
 pub(super) enum Work {
     /// A kernel, by its descriptor's address on the device.
     Kernel(u64),
-    /// It waits for all or one of these signals.
+    /// It waits for all of these signals to be 0.
     Barrier(Vec<Addr>),
+    /// It waits for one of these signals to be 0.
+    BarrierOr(Vec<Addr>),
     /// Work for an agent.
     Agent,
     /// A packet of AMD's own making.
@@ -92,6 +94,11 @@ impl Queue {
         self.write.saturating_sub(self.read)
     }
 
+    /// Whether every packet that is pending is among those read.
+    pub fn all_read(&self) -> bool {
+        self.pending() <= AFTER.saturating_mul(2)
+    }
+
     /// The numbers of the packets worth reading: round the read index, and the last ones.
     fn window(&self) -> impl Iterator<Item = u64> + use<> {
         let (read, write, size) = (self.read, self.write, self.size);
@@ -132,11 +139,20 @@ impl Packet {
         let work = match header & 0xff {
             0 => Work::Vendor,
             2 => Work::Kernel(field("kernel_object")?),
-            3 | 5 => Work::Barrier(depends(layout, bytes)),
+            3 => Work::Barrier(depends(layout, bytes)),
+            5 => Work::BarrierOr(depends(layout, bytes)),
             4 => Work::Agent,
             _ => Work::Nothing,
         };
         Some(Packet { id, work, completes: Addr(field("completion_signal")?) })
+    }
+
+    /// The signals it waits for.
+    pub fn waits_for(&self) -> &[Addr] {
+        match &self.work {
+            Work::Barrier(on) | Work::BarrierOr(on) => on,
+            _ => &[],
+        }
     }
 
     /// What a person would call it.
@@ -146,7 +162,7 @@ impl Packet {
                 Some(name) => format!("kernel `{name}`"),
                 None => format!("a kernel (its descriptor is at {object:#x} on the device)"),
             },
-            Work::Barrier(on) => {
+            Work::Barrier(on) | Work::BarrierOr(on) => {
                 let open = on.iter().filter_map(|s| signals.at(*s)).find(|s| s.value != 0);
                 match open {
                     Some(s) => format!("a barrier that waits for signal {}, which reads {}", s.at, s.value),

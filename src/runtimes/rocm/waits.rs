@@ -6,7 +6,8 @@ use super::signals::Signal;
 use crate::arch::Syscall;
 use crate::arch::x86_64::CALLEE_SAVED;
 use crate::facts::{
-    DeviceWait, Evidence, Facts, Mode, Reentrancy, Resource, ResourceId, ResourceKind, Timeout, Wait, Wakers,
+    Certainty, DeviceWait, Evidence, Facts, Hold, Holder, Mode, Reentrancy, Resource, ResourceId, ResourceKind,
+    Timeout, Wait, Wakers,
 };
 use crate::layout::{Layouts, StructLayout, Subject};
 use crate::memory::{Memory, MemoryExt};
@@ -91,14 +92,22 @@ struct Found {
     timeout: Timeout,
     evidence: Vec<Evidence>,
     device: DeviceWait,
+    signal: Option<Addr>,
 }
 
 impl Waits<'_> {
     pub fn decode(&self, facts: &mut Facts) {
+        let callbacks = self.in_callbacks();
         for index in 0..self.view.snapshot.threads.len() {
             let calls = self.calls.of(index);
-            let Some(found) = self.of(index, &calls) else { continue };
+            let Some(mut found) = self.of(index, &calls) else { continue };
             let thread = self.view.thread(index);
+            if let (Some(signal), [callback]) = (found.signal, callbacks.as_slice())
+                && let Some(hold) = self.host_hold(signal, *callback, found.resource.id)
+            {
+                found.resource.wakers = Wakers::Holders;
+                facts.holds.push(hold);
+            }
             facts.waits.push(Wait {
                 thread,
                 on: found.resource.id,
@@ -151,6 +160,41 @@ impl Waits<'_> {
         outermost.function.as_deref().is_none_or(|f| !f.starts_with("hsa_")) && beyond.iter().all(begins)
     }
 
+    /// The HSA runtime's own threads that run a callback: code of others further in than its own.
+    fn in_callbacks(&self) -> Vec<usize> {
+        let all = 0..self.view.snapshot.threads.len();
+        all.filter(|index| {
+            let calls = self.calls.of(*index);
+            let Some(own) = calls.last() else { return false };
+            self.is_service(*index, std::slice::from_ref(own)) && !self.only_libc(*index, own.frames.start)
+        })
+        .filter(|index| self.view.syscall(*index).is_none_or(|call| wait_events_args(&call).is_none()))
+        .collect()
+    }
+
+    /// What tells that the device waits for a callback, which the thread at `callback` runs: inferred, since nothing records
+    /// which callback is to set the signal.
+    fn host_hold(&self, signal: Addr, callback: usize, of: ResourceId) -> Option<Hold> {
+        let (_, said) = self.device.needs_host(signal)?;
+        let tid = self.view.snapshot.threads.get(callback)?.tid;
+        let calls = self.calls.of(callback);
+        let taken_at = calls.last().and_then(|c| u32::try_from(c.frames.start).ok()).map(FrameIx);
+        Some(Hold {
+            holder: Holder::Thread(self.view.thread(callback)),
+            of,
+            mode: Mode::Exclusive,
+            certainty: Certainty::Inferred,
+            taken_at,
+            taken_at_managed: None,
+            evidence: vec![
+                Evidence::new(format!("{said}, so that the program is to set it")),
+                Evidence::new(format!(
+                    "thread {tid}, the HSA runtime's own, is in a callback and hands on no other until it returns"
+                )),
+            ],
+        })
+    }
+
     /// Asleep in the driver.
     fn asleep(&self, index: usize, calls: &[Call], wait: &EventWait) -> Found {
         let count = if wait.count == 1 { "1 event".to_owned() } else { format!("{} events", wait.count) };
@@ -180,7 +224,7 @@ impl Waits<'_> {
         resource.idle = true;
         // nothing it does says that the program gets on
         let device = DeviceWait { polls: true, pulse: vec![0], ..DeviceWait::default() };
-        Found { resource, timeout: Timeout::None, evidence, device }
+        Found { resource, timeout: Timeout::None, evidence, device, signal: None }
     }
 
     /// In a loop inside the HSA runtime.
@@ -202,7 +246,10 @@ impl Waits<'_> {
         let innermost = calls.first()?;
         let call = calls.iter().take_while(|c| c.domain == innermost.domain).filter(|c| c.waits().is_some()).last()?;
         let sleeps = self.view.syscall(index).and_then(|c| c.number).is_some_and(|n| ASLEEP.contains(&n));
-        if !(polls || sleeps) || call.domain == "hip" {
+        if call.domain == "hip" {
+            return if polls { self.polling_hip(index, calls, call) } else { None };
+        }
+        if !(polls || sleeps) {
             return None;
         }
         let function = call.function.as_deref()?;
@@ -212,7 +259,44 @@ impl Waits<'_> {
         let how = if polls { "polls" } else { "sleeps" };
         let evidence = vec![Evidence::new(format!("it {how} in {function}, which returns when {until}"))];
         let device = DeviceWait { polls, ..DeviceWait::default() };
-        Some(Found { resource: self.own(index, kind, what.to_owned()), timeout: Timeout::None, evidence, device })
+        Some(Found {
+            resource: self.own(index, kind, what.to_owned()),
+            timeout: Timeout::None,
+            evidence,
+            device,
+            signal: None,
+        })
+    }
+
+    /// In a loop inside HIP itself, which since 6.4 polls a word of its own for some calls. Told only of calls that do
+    /// nothing but wait, and where a queue has work pending: whether the device gets on, the queues tell.
+    fn polling_hip(&self, index: usize, calls: &[Call], call: &Call) -> Option<Found> {
+        let signature = call.signature().filter(|s| s.means.word("synchronises").is_some())?;
+        let function = call.function.as_deref()?;
+        let waiting: Vec<_> = self.device.rings.iter().filter(|r| r.queue.pending() > 0).collect();
+        if waiting.is_empty() || !self.yields(index, calls) {
+            return None;
+        }
+        let until = signature.means.word("until")?;
+        let said = format!("it polls in {function}, which returns when {until}: it runs and does not get on");
+        let device = DeviceWait {
+            polls: true,
+            over: false,
+            pulse: self.device.rings.iter().flat_map(|r| [r.queue.at.0, r.queue.read]).collect(),
+            state: waiting.iter().take(3).flat_map(|r| self.device.describe_queue(r)).collect(),
+        };
+        let evidence = vec![Evidence::new(said)];
+        let resource = self.own(index, ResourceKind::GpuStream, "the GPU".to_owned());
+        Some(Found { resource, timeout: Timeout::None, evidence, device, signal: None })
+    }
+
+    /// Whether the innermost frames are the library's own, or `sched_yield` called by it.
+    fn yields(&self, index: usize, calls: &[Call]) -> bool {
+        let inside = self.calls.frames(index).get(..calls.first().map_or(0, |c| c.frames.start)).unwrap_or(&[]);
+        inside.iter().all(|f| {
+            let name = self.view.snapshot.function_at(f.pc).map(|(s, _)| s.name);
+            name.is_some_and(|n| matches!(&*n, "sched_yield" | "__sched_yield"))
+        })
     }
 
     fn found(
@@ -228,12 +312,8 @@ impl Waits<'_> {
         let below_one = calls.iter().any(|c| c.domain == "hip");
         let Some(signal) = signal else {
             let device = DeviceWait { polls, ..DeviceWait::default() };
-            return Found {
-                resource: self.own(index, ResourceKind::GpuSignal, "the GPU".to_owned()),
-                timeout,
-                evidence,
-                device,
-            };
+            let resource = self.own(index, ResourceKind::GpuSignal, "the GPU".to_owned());
+            return Found { resource, timeout, evidence, device, signal: None };
         };
         let device = DeviceWait {
             polls,
@@ -252,7 +332,7 @@ impl Waits<'_> {
             wakers: Wakers::Outside,
             idle: false,
         };
-        Found { resource, timeout, evidence, device }
+        Found { resource, timeout, evidence, device, signal: Some(signal.at) }
     }
 
     /// A resource only this thread waits for.

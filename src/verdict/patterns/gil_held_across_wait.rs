@@ -1,7 +1,7 @@
 //! `gil-held-across-wait`: a thread keeps the GIL while it waits for another thread to do something that needs the GIL. Where
 //! there is no GIL: it stays attached to the interpreter, and so in the way of who wants to stop all threads.
 
-use super::outside_wait::device;
+use super::outside_wait::{around_gpu, device};
 use super::{Pattern, Scene, Shape, Story, is_device, is_rendezvous};
 use crate::facts::{Mode, ResourceId, ResourceKind};
 use crate::graph::Step;
@@ -31,6 +31,12 @@ fn tell(scene: &Scene<'_>) -> Option<Story> {
 fn cycle(scene: &Scene<'_>) -> Option<Story> {
     if scene.steps().len() < 2 {
         return None;
+    }
+    let through_gpu =
+        |(s, held): &(Step, ResourceId)| scene.kind(*held) == ResourceKind::Gil && is_device(scene.kind(s.waits_for));
+    if let Some((step, gil)) = scene.holding().find(through_gpu) {
+        let explanation = around_gpu(scene, step, gil);
+        return Some(Story { explanation, advice: ADVICE.to_owned(), culprit: Some(step.thread) });
     }
     let (step, gil) = scene
         .holding()

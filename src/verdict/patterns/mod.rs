@@ -9,7 +9,7 @@
 //! 3. `signal-handler-relock`, `finalizer-relock`, then `non-reentrant-relock` speak of cycles of one: what interrupted the
 //!    critical section before what called out of it;
 //! 4. `import-cycle`, then `gil-held-across-wait` before `join-while-holding`: with the GIL held, the GIL is what to let go of;
-//! 5. `callback-under-lock` before `lock-order-inversion`: where the lock is held by an API that calls back, the callback is
+//! 5. `gpu-wait` of cycles through the device; then `callback-under-lock` before `lock-order-inversion`: where the lock is held by an API that calls back, the callback is
 //!    what to change; otherwise the order is;
 //! 6. `lost-wakeup-suspected`, `io-wait`, `peer-wait`, `gpu-wait` speak of stalled chains;
 //! 7. `other` fits everything.
@@ -53,6 +53,7 @@ pub const ALL: &[Pattern] = &[
     non_reentrant_relock::PATTERN,
     import_cycle::PATTERN,
     gil_held_across_wait::PATTERN,
+    outside_wait::GPU_CYCLE,
     join_while_holding::PATTERN,
     callback_under_lock::PATTERN,
     lock_order_inversion::PATTERN,
@@ -335,6 +336,7 @@ impl<'a> Scene<'a> {
                     ResourceKind::ThreadExit | ResourceKind::PythonThread | ResourceKind::PythonFuture => {
                         format!("{who} {waits}")
                     }
+                    kind if is_device(kind) => format!("the GPU waits for a callback in {who}, which {waits}"),
                     _ if self.signals(step.thread, holds) => format!("{who} could signal it but {waits}"),
                     _ => {
                         format!("{who} {}{} and {waits}", self.voice.holds(&[holds]), self.doubt(holds, step.thread))

@@ -2,12 +2,51 @@
 
 use super::{Pattern, Scene, Shape, Story, is_device};
 use crate::facts::{ResourceId, ResourceKind, Timeout, Wakers};
+use crate::graph::Step;
 use crate::units::ThreadRef;
 use crate::verdict::voice::capital;
 
+pub(super) const GPU_CYCLE: Pattern = Pattern { word: "gpu-wait", tell: through_gpu };
 pub(super) const GPU: Pattern = Pattern { word: "gpu-wait", tell: gpu };
 pub(super) const PEER: Pattern = Pattern { word: "peer-wait", tell: peer };
 pub(super) const IO: Pattern = Pattern { word: "io-wait", tell: io };
+
+/// A cycle in which one thread waits for the device, and the device for another.
+fn through_gpu(scene: &Scene<'_>) -> Option<Story> {
+    let (step, held) = scene.holding().find(|(s, _)| is_device(scene.kind(s.waits_for)))?;
+    Some(Story {
+        explanation: around_gpu(scene, step, held),
+        advice: format!(
+            "Let go of {} before waiting for the GPU, or let the callback take no lock that a thread holds while it waits: \
+             hand the work over to another thread from there.",
+            scene.voice.name(held)
+        ),
+        culprit: Some(step.thread),
+    })
+}
+
+/// Why nobody can go on, of a cycle through the device: `step` waits for it and holds `held`.
+pub(super) fn around_gpu(scene: &Scene<'_>, step: Step, held: ResourceId) -> String {
+    let voice = scene.voice;
+    let wanted = scene.holding().find(|(_, h)| *h == step.waits_for).map(|(s, _)| s);
+    let wanted = wanted.map(|s| {
+        format!(
+            " The GPU waits for the program: {} runs a callback of it, and that {}. That it is this callback is inferred: \
+             nothing records which one is to set the signal.",
+            voice.thread(s.thread),
+            voice.waits(s.waits_for)
+        )
+    });
+    format!(
+        "{} keeps {} while it {}{}.{}{}",
+        capital(&voice.thread(step.thread)),
+        voice.name(held),
+        voice.waits(step.waits_for),
+        voice.in_device_call(step.thread),
+        device(scene, step.thread),
+        wanted.unwrap_or_default(),
+    )
+}
 
 fn gpu(scene: &Scene<'_>) -> Option<Story> {
     tell(
