@@ -215,6 +215,9 @@ pub struct Common {
     /// Which stacks the text report shows
     #[arg(long, global = true, value_enum, default_value_t = Threads::Blocked)]
     pub threads: Threads,
+    /// Show the local variables of Python frames: they may hold what should stay where it is
+    #[arg(long, global = true)]
+    pub locals: bool,
     /// Say more: every frame, every piece of evidence
     #[arg(short, long, global = true)]
     pub verbose: bool,
@@ -285,6 +288,7 @@ impl Common {
         diagnose::Options {
             sysroot: self.sysroot.clone(),
             debug_dirs: self.debug_dir.clone(),
+            locals: self.locals,
             ..diagnose::Options::default()
         }
     }

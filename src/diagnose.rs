@@ -41,6 +41,8 @@ pub struct Options {
     pub debug_dirs: Vec<PathBuf>,
     /// Where to write a minicore.
     pub save_core: Option<PathBuf>,
+    /// Whether to read the variables of interpreters' frames.
+    pub locals: bool,
 }
 
 impl Default for Options {
@@ -53,6 +55,7 @@ impl Default for Options {
             sysroot: None,
             debug_dirs: Vec::new(),
             save_core: None,
+            locals: false,
         }
     }
 }
@@ -219,7 +222,8 @@ fn look(
     let mut kept = Vec::new();
     for t in taken {
         let ix = ProcessIx(u32::try_from(processes.len()).unwrap_or(u32::MAX));
-        let mut understood = understand(ix, t.snapshot, &t.kept, &t.decoders, options.save_core.is_some());
+        let how = How { note_pages: options.save_core.is_some(), locals: options.locals };
+        let mut understood = understand(ix, t.snapshot, &t.kept, &t.decoders, how);
         kept.push(Read { kept: t.kept, file_pages: std::mem::take(&mut understood.file_pages) });
         processes.push(understood);
     }
@@ -261,7 +265,12 @@ fn pause(
         stopped.read_stacks();
         let more = unwind::find_interrupted_stacks(&p.snapshot, stopped.thread_states(), stopped.memory());
         stopped.memory().expect(&more);
-        let view = Held { threads: stopped.thread_states(), snapshot: &p.snapshot, memory: stopped.memory() };
+        let view = Held {
+            threads: stopped.thread_states(),
+            snapshot: &p.snapshot,
+            memory: stopped.memory(),
+            locals: options.locals,
+        };
         for decoder in &p.decoders {
             decoder.gather(&view);
         }
@@ -304,7 +313,8 @@ pub fn core(path: &Path, exe: Option<&Path>, options: &Options) -> Result<Diagno
     let threads = core.threads()?;
     snapshot.freeze(threads, None);
     let decoders = find_runtimes(&snapshot, &WithImages::new(&core, &snapshot));
-    let understood = understand(ProcessIx(0), snapshot, &core, &decoders, false);
+    let understood =
+        understand(ProcessIx(0), snapshot, &core, &decoders, How { locals: options.locals, ..How::default() });
     let captured = Captured {
         at: std::fs::metadata(path).and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now()),
         source: "core",
@@ -331,9 +341,9 @@ pub fn bridge(bridge: &Bridge) -> Result<Diagnosis, DiagnoseError> {
     let decoders = find_runtimes(&snapshot, &WithImages::new(bridge, &snapshot));
     // many small reads become few questions
     bridge.expect(&unwind::find_interrupted_stacks(&snapshot, &snapshot.threads, bridge));
-    let held = Held { threads: &snapshot.threads, snapshot: &snapshot, memory: bridge };
+    let held = Held { threads: &snapshot.threads, snapshot: &snapshot, memory: bridge, locals: false };
     decoders.iter().for_each(|d| d.gather(&held));
-    let understood = understand(ProcessIx(0), snapshot, bridge, &decoders, false);
+    let understood = understand(ProcessIx(0), snapshot, bridge, &decoders, How::default());
     if let Some(failure) = bridge.failure() {
         return Err(failure.into());
     }
@@ -358,17 +368,26 @@ struct Understood {
     file_pages: Vec<(Addr, Vec<u8>)>,
 }
 
+/// How to understand it.
+#[derive(Clone, Copy, Default)]
+struct How {
+    /// For a minicore: which pages of files are read.
+    note_pages: bool,
+    /// Variables of interpreters' frames.
+    locals: bool,
+}
+
 fn understand(
     process: ProcessIx,
     snapshot: Snapshot,
     memory: &(dyn Memory + Sync),
     decoders: &[Box<dyn Decoder>],
-    note_pages: bool,
+    how: How,
 ) -> Understood {
     let layered = WithImages::new(memory, &snapshot);
-    let layered = if note_pages { layered.noting_pages() } else { layered };
+    let layered = if how.note_pages { layered.noting_pages() } else { layered };
     let stacks = unwind::unwind_all(&snapshot, &layered);
-    let view = View { process, snapshot: &snapshot, stacks: &stacks, memory: &layered };
+    let view = View { process, snapshot: &snapshot, stacks: &stacks, memory: &layered, locals: how.locals };
     let mut facts = Facts::default();
     let mut notes = Vec::new();
     for decoder in decoders {

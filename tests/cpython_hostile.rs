@@ -76,7 +76,13 @@ impl Scene {
     fn decode(&self, seed: u64, one_in: u64) -> Facts {
         let whole = WithImages::new(&self.kept, &self.snapshot);
         let memory = Damaged { inner: &whole, seed, one_in };
-        let view = View { process: ProcessIx(0), snapshot: &self.snapshot, stacks: &self.stacks, memory: &memory };
+        let view = View {
+            process: ProcessIx(0),
+            snapshot: &self.snapshot,
+            stacks: &self.stacks,
+            memory: &memory,
+            locals: true,
+        };
         self.decoder.decode(&view)
     }
 }
@@ -93,7 +99,12 @@ fn look_at(pid: i32) -> Scene {
     let decoder = runtime.find(&snapshot, &live).expect("a CPython");
     let stopped = live.stop(&StopLimits::default()).unwrap();
     stopped.read_stacks();
-    decoder.gather(&Held { threads: stopped.thread_states(), snapshot: &snapshot, memory: stopped.memory() });
+    decoder.gather(&Held {
+        threads: stopped.thread_states(),
+        snapshot: &snapshot,
+        memory: stopped.memory(),
+        locals: true,
+    });
     let released = stopped.release();
     snapshot.freeze(released.threads, released.mappings);
     let stacks = unwind_all(&snapshot, &WithImages::new(&released.kept, &snapshot));

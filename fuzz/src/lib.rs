@@ -113,7 +113,7 @@ fn analyse(target: &dyn Target, memory: &(dyn Memory + Sync)) {
     let stacks = {
         let layered = WithImages::new(memory, &snapshot);
         let stacks = hangscope::unwind::unwind_all(&snapshot, &layered);
-        let view = View { process: ProcessIx(0), snapshot: &snapshot, stacks: &stacks, memory: &layered };
+        let view = View { process: ProcessIx(0), snapshot: &snapshot, stacks: &stacks, memory: &layered, locals: true };
         for decoder in &decoders {
             let mut found = decoder.decode(&view);
             notes.extend(found.runtime.take());
@@ -147,6 +147,6 @@ fn gather(
     memory: &(dyn Memory + Sync),
 ) {
     for decoder in decoders {
-        decoder.gather(&Held { threads, snapshot, memory });
+        decoder.gather(&Held { threads, snapshot, memory, locals: true });
     }
 }

@@ -215,6 +215,17 @@ pub struct ManagedFrame {
     pub native: Option<FrameIx>,
     /// What made it run, where the code of the frame beneath did not call it.
     pub entered: Option<Entered>,
+    /// Its variables; absent where nobody asked for them.
+    pub locals: Option<Vec<Local>>,
+}
+
+/// A variable of a frame.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Local {
+    /// Its name.
+    pub name: String,
+    /// Its value in a few words: `42`, `"text"`, `Session at 0x7f…`.
+    pub value: String,
 }
 
 /// What makes the interpreter run a function that the code beneath it did not call.

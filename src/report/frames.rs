@@ -35,6 +35,8 @@ pub(super) struct Named {
     pub managed: Option<u32>,
     /// Whether this native frame is an evaluation loop whose Python frames are shown.
     pub runs_python: bool,
+    /// Variables, where they were asked for: name and value.
+    pub locals: Option<Vec<(String, String)>>,
 }
 
 /// What is known of one pc.
@@ -113,6 +115,7 @@ impl<'a> Frames<'a> {
                     native: Some(ix),
                     managed: None,
                     runs_python: mine.is_some() && n == last,
+                    locals: None,
                 });
             }
         }
@@ -161,12 +164,20 @@ fn python(frame: &ManagedFrame, index: usize, native: Option<FrameIx>) -> Named 
         native,
         managed: u32::try_from(index).ok(),
         runs_python: false,
+        locals: frame
+            .locals
+            .as_ref()
+            .map(|all| all.iter().map(|l| (plain(&l.name), harmless_text(&l.value))).collect()),
     }
 }
 
 /// A path made harmless; unlike a name it is shown whole.
 fn plain_path(path: &str) -> String {
     path.chars().take(1024).map(harmless).collect()
+}
+
+fn harmless_text(text: &str) -> String {
+    text.chars().take(512).map(harmless).collect()
 }
 
 /// Which part of the world a frame belongs to, by the name of its module.

@@ -120,6 +120,17 @@ pub struct Frame {
     pub pc: Option<String>,
     pub trust: Option<String>,
     pub domain: Option<String>,
+    /// Variables, with `--locals` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locals: Option<Vec<Variable>>,
+}
+
+/// A variable of a frame.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Variable {
+    pub name: String,
+    pub value: String,
 }
 
 /// What a thread waits for.
@@ -329,6 +340,7 @@ fn frame(named: Named) -> Frame {
             .to_owned()
         }),
         domain: named.domain.map(str::to_owned),
+        locals: named.locals.map(|all| all.into_iter().map(|(name, value)| Variable { name, value }).collect()),
     }
 }
 

@@ -79,6 +79,8 @@ struct Row {
     place: String,
     /// Where the place is too long for the page.
     short: String,
+    /// Variables, a line each.
+    locals: Vec<String>,
 }
 
 /// The stack of `t` as a table of marks, functions and places.
@@ -117,6 +119,10 @@ pub(super) fn table(page: &Page<'_>, t: ThreadRef, marks: &[Mark]) -> String {
         );
         out += line.trim_end();
         out.push('\n');
+        for local in row.locals {
+            let text = squeeze(&local, page.pen.width.saturating_sub(mark_width + 9));
+            out += &format!("  {}{}\n", " ".repeat(mark_width + 5), page.pen.ink(Style::Dim, &text));
+        }
     }
     if hidden > 0 && page.options.threads != super::Threads::All {
         let words = match hidden {
@@ -161,7 +167,7 @@ fn rows(page: &Page<'_>, frames: &[Named], marks: &[Mark]) -> (Vec<Row>, usize) 
         // a frame that took something at one line and now stands at another is shown at both
         let here: Vec<&Mark> = marks.iter().filter(|m| m.is_on(frame)).collect();
         if here.iter().all(|m| m.line.is_some() && m.line != frame.line) {
-            rows.push(row(page, frame, None));
+            rows.push(Row { locals: Vec::new(), ..row(page, frame, None) });
         }
         for mark in here {
             let line = mark.line.or(frame.line);
@@ -191,6 +197,7 @@ fn row(page: &Page<'_>, frame: &Named, mark: Option<&Mark>) -> Row {
             (Some(file), Some(line)) => format!("{}:{line}", short_path(file)),
             _ => place(frame, false),
         },
+        locals: frame.locals.iter().flatten().map(|(name, value)| format!("{name} = {value}")).collect(),
     }
 }
 

@@ -49,6 +49,8 @@ pub struct Held<'a> {
     pub snapshot: &'a Snapshot,
     /// Its memory; every page read is kept.
     pub memory: &'a dyn Memory,
+    /// Whether the variables of interpreters' frames will be asked for.
+    pub locals: bool,
 }
 
 /// One process at its instant, with stacks: what decoders look at. Read-only.
@@ -61,6 +63,8 @@ pub struct View<'a> {
     pub stacks: &'a [Stack],
     /// What was kept, the core's bytes, and read-only parts of files beneath.
     pub memory: &'a (dyn Memory + Sync),
+    /// Whether the variables of interpreters' frames are asked for.
+    pub locals: bool,
 }
 
 impl View<'_> {

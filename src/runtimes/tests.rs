@@ -125,6 +125,7 @@ impl MadeUp {
             snapshot: &self.snapshot,
             stacks: &self.stacks,
             memory: &self.memory,
+            locals: false,
         })
     }
 }

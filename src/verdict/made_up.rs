@@ -96,6 +96,7 @@ impl Made {
                 line: Some(*line),
                 native: Some(FrameIx(*native)),
                 entered: None,
+                locals: None,
             })
             .collect();
         self.facts.managed.push((t, ManagedThread { name: Some(name), frames, gil }));

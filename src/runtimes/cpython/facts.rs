@@ -2,6 +2,7 @@
 
 use super::census::Census;
 use super::find::Found;
+use super::locals::MAX_FRAMES as MAX_LOCAL_FRAMES;
 use super::loops::Loops;
 use super::merge::{Grouping, count_loops, merge};
 use super::objects::Objects;
@@ -188,6 +189,7 @@ impl Telling<'_> {
                         line: code.line_of(self.objects, &framed.frame),
                         native,
                         entered: self.entered(index, stack, i),
+                        locals: (self.view.locals && i < MAX_LOCAL_FRAMES).then(|| self.objects.told_locals(framed)),
                     },
                     None => ManagedFrame {
                         function: "?".to_owned(),
@@ -195,6 +197,7 @@ impl Telling<'_> {
                         line: None,
                         native,
                         entered: None,
+                        locals: None,
                     },
                 }
             })

@@ -22,6 +22,7 @@ mod givers;
 mod holds;
 mod inferred;
 mod lines;
+mod locals;
 mod lock_facts;
 mod locks;
 mod loops;
@@ -68,7 +69,7 @@ impl Runtime for CPython {
         }
         let rehearsal = rehearse::Rehearsal::new(memory);
         for f in &found {
-            read_once(f, &rehearsal, &[]);
+            read_once(f, &rehearsal, &[], false);
         }
         Some(Box::new(Interpreters { found, pages: rehearsal.into_ranges() }))
     }
@@ -82,14 +83,17 @@ struct Interpreters {
 }
 
 /// Reads everything and keeps nothing: for the pages it touches. Without threads it is a rehearsal.
-fn read_once(found: &Found, memory: &dyn Memory, threads: &[ThreadState]) {
+fn read_once(found: &Found, memory: &dyn Memory, threads: &[ThreadState], locals: bool) {
     let Ok(offsets) = &found.offsets else { return };
     let objects = Objects::new(memory, offsets);
     let Ok(census) = Census::take(&objects, found) else { return };
     if threads.is_empty() {
         scene::rehearse(&objects, &census);
     } else {
-        Scene::look(&objects, &census, threads);
+        let scene = Scene::look(&objects, &census, threads);
+        for stack in scene.stacks.values().filter(|_| locals) {
+            stack.frames.iter().take(locals::MAX_FRAMES).for_each(|framed| drop(objects.told_locals(framed)));
+        }
     }
 }
 
@@ -97,7 +101,7 @@ impl Decoder for Interpreters {
     fn gather(&self, held: &Held<'_>) {
         held.memory.expect(&self.pages);
         for f in &self.found {
-            read_once(f, held.memory, held.threads);
+            read_once(f, held.memory, held.threads, held.locals);
         }
     }
 

@@ -230,7 +230,7 @@ impl Decoder for RocmDecoder {
 /// Reads the signals a thread's registers and stack name, where they lie outside the pages that were searched.
 fn learn_of_thread(view: &View<'_>, index: usize, signals: &mut Signals) {
     let Some(thread) = view.snapshot.threads.get(index) else { return };
-    let held = Held { threads: &view.snapshot.threads, snapshot: view.snapshot, memory: view.memory };
+    let held = Held { threads: &view.snapshot.threads, snapshot: view.snapshot, memory: view.memory, locals: false };
     for at in RocmDecoder::candidates(&held, thread) {
         signals.learn(view.memory, at);
     }
