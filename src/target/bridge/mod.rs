@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use told::{Before, Kind, Told, ToldThread};
-use wire::{Broken, Peer, Unanswered, hex, shown, subject};
+use wire::{Answer, Broken, Peer, Unanswered, hex, shown, subject};
 
 /// The version of the protocol: both ends must speak the same.
 pub const VERSION: u32 = 1;
@@ -93,11 +93,13 @@ struct Line {
 }
 
 impl Line {
+    /// The words of an answer.
     fn ask(&self, request: &str, most: usize) -> Result<Vec<String>, Unanswered> {
-        self.ask_within(request, most, self.patience)
+        let answer = self.ask_within(request, most, self.patience)?;
+        Ok(answer.words().map(|w| String::from_utf8_lossy(w).into_owned()).collect())
     }
 
-    fn ask_within(&self, request: &str, most: usize, patience: Duration) -> Result<Vec<String>, Unanswered> {
+    fn ask_within(&self, request: &str, most: usize, patience: Duration) -> Result<Answer, Unanswered> {
         if let Some(broken) = self.failure() {
             return Err(broken.into());
         }

@@ -133,20 +133,21 @@ impl Served {
             let request: String = now.iter().map(|(p, n)| format!(" {:x} {:x}", p * PAGE, n * PAGE)).collect();
             let bytes: u64 = now.iter().map(|(_, n)| n * PAGE).sum();
             let most = usize::try_from(bytes * 2).unwrap_or(usize::MAX).saturating_add(now.len() * 2 + 1024);
-            let words = match self.line.ask(&format!("read{request}"), most) {
-                Ok(words) => words,
+            let answer = match self.line.ask_within(&format!("read{request}"), most, self.line.patience) {
+                Ok(answer) => answer,
                 Err(Unanswered::Refused(_)) => {
                     failed.extend_from_slice(now);
                     continue;
                 }
                 Err(Unanswered::Broken(_)) => return failed,
             };
-            if words.len() != now.len() {
-                self.line.give_up("read", &format!("{} ranges where {} were asked for", words.len(), now.len()));
+            let came = answer.words().count();
+            if came != now.len() {
+                self.line.give_up("read", &format!("{came} ranges where {} were asked for", now.len()));
                 return failed;
             }
-            for (word, (first, n)) in words.iter().zip(now) {
-                if word == "-" {
+            for (word, (first, n)) in answer.words().zip(now) {
+                if word == b"-" {
                     failed.push((*first, *n));
                     continue;
                 }

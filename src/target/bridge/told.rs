@@ -64,7 +64,7 @@ fn garbage(what: &str, word: &str) -> Broken {
 }
 
 fn path(word: &str) -> Option<PathBuf> {
-    let bytes = unhex(word).filter(|b| !b.is_empty() && b.len() <= 4096 && !b.contains(&0))?;
+    let bytes = unhex(word.as_bytes()).filter(|b| !b.is_empty() && b.len() <= 4096 && !b.contains(&0))?;
     let path = PathBuf::from(OsString::from_vec(bytes));
     path.is_absolute().then_some(path)
 }
@@ -125,7 +125,7 @@ pub(super) fn threads(words: &[String]) -> Result<Vec<ToldThread>, Broken> {
             return Err(bad());
         };
         let tid = HostTid(id(tid).ok_or_else(bad)?);
-        let name = unhex(name).ok_or_else(bad)?;
+        let name = unhex(name.as_bytes()).ok_or_else(bad)?;
         let mut told = [None; 27];
         let mut values = values.split(',');
         for i in WANTED {
@@ -166,7 +166,7 @@ pub(super) fn maps(words: &[String]) -> Result<(Vec<Mapping>, bool), Broken> {
         let (start, end) = range.split_once('-').ok_or_else(bad)?;
         let (start, end) = (number(start).ok_or_else(bad)?, number(end).ok_or_else(bad)?);
         let told = if offset == "-" { None } else { Some(number(offset).ok_or_else(bad)?) };
-        let name = String::from_utf8_lossy(&unhex(name).ok_or_else(bad)?).into_owned();
+        let name = String::from_utf8_lossy(&unhex(name.as_bytes()).ok_or_else(bad)?).into_owned();
         let (name, deleted) = match name.strip_suffix(" (deleted)") {
             Some(name) => (name.to_owned(), true),
             None => (name, false),

@@ -51,29 +51,36 @@ pub enum Unanswered {
 /// Bytes of a refusal's reason shown at most.
 const REASON: usize = 400;
 
-/// Asks and takes the answer apart: the words behind `ok`, or the reason behind `no`.
+/// An answer behind its `ok`.
+pub(super) struct Answer(Vec<u8>);
+
+impl Answer {
+    /// Its words, as they came.
+    pub fn words(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.split(|b| *b == b' ').filter(|w| !w.is_empty()).skip(1)
+    }
+}
+
+/// Asks and takes the answer apart: what stands behind `ok`, or the reason behind `no`.
 ///
 /// # Errors
 /// [`Unanswered::Refused`] with the plugin's reason; [`Unanswered::Broken`] when the conversation is over.
-pub(super) fn ask(
-    peer: &mut dyn Peer,
-    request: &str,
-    most: usize,
-    patience: Duration,
-) -> Result<Vec<String>, Unanswered> {
+pub(super) fn ask(peer: &mut dyn Peer, request: &str, most: usize, patience: Duration) -> Result<Answer, Unanswered> {
     let what = subject(request);
     let line = peer.ask(request, most, patience)?;
     let garbage = |why: String| Broken::Garbage(what.to_owned(), why);
-    let line = String::from_utf8(line).map_err(|_| garbage("bytes that are no text".into()))?;
-    let mut words = line.split_ascii_whitespace();
+    if !line.is_ascii() {
+        return Err(garbage("bytes that are no text".into()).into());
+    }
+    let mut words = line.split(|b| *b == b' ').filter(|w| !w.is_empty());
     match words.next() {
-        Some("ok") => Ok(words.map(str::to_owned).collect()),
-        Some("no") => {
+        Some(b"ok") => Ok(Answer(line)),
+        Some(b"no") => {
             let reason = words.next().and_then(unhex).unwrap_or_default();
             let reason: String = String::from_utf8_lossy(&reason).chars().take(REASON).collect();
             Err(Unanswered::Refused(if reason.is_empty() { "the debugger cannot do that".into() } else { reason }))
         }
-        Some(other) => Err(garbage(format!("it begins with '{}'", shown(other))).into()),
+        Some(other) => Err(garbage(format!("it begins with '{}'", shown(&String::from_utf8_lossy(other)))).into()),
         None => Err(garbage("an empty line".into()).into()),
     }
 }
@@ -88,23 +95,38 @@ pub(super) fn shown(word: &str) -> String {
     word.chars().take(24).map(crate::units::harmless).collect()
 }
 
+/// What each byte stands for as a hexadecimal digit; 16 and more for no digit.
+#[allow(clippy::indexing_slicing)] // worked out when this is compiled
+const DIGITS: [u8; 256] = {
+    let mut table = [0x80; 256];
+    let mut value = 0;
+    while value < 16 {
+        table[b"0123456789abcdef"[value as usize] as usize] = value;
+        table[b"0123456789ABCDEF"[value as usize] as usize] = value;
+        value += 1;
+    }
+    table
+};
+
 /// The bytes two digits each stand for; `-` for none.
-pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
-    let text = text.as_bytes();
+pub(super) fn unhex(text: &[u8]) -> Option<Vec<u8>> {
     if text == b"-" {
         return Some(Vec::new());
     }
-    let digit = |b: &u8| match b {
-        b'0'..=b'9' => Some(b - b'0'),
-        b'a'..=b'f' => Some(b - b'a' + 10),
-        b'A'..=b'F' => Some(b - b'A' + 10),
-        _ => None,
-    };
+    let digit = |b: u8| DIGITS.get(usize::from(b)).copied().unwrap_or(0x80);
+    let mut out = Vec::with_capacity(text.len() / 2);
+    let mut seen = 0;
     let pairs = text.chunks_exact(2);
     if !pairs.remainder().is_empty() {
         return None;
     }
-    pairs.map(|p| if let [high, low] = p { Some(digit(high)? << 4 | digit(low)?) } else { None }).collect()
+    for pair in pairs {
+        let [high, low] = *pair else { return None };
+        let (high, low) = (digit(high), digit(low));
+        seen |= high | low;
+        out.push(high << 4 | low);
+    }
+    (seen < 16).then_some(out)
 }
 
 /// Two digits for each byte; `-` for none.
@@ -223,10 +245,10 @@ mod tests {
     #[test]
     fn hex_goes_there_and_back() {
         assert_eq!(hex(&[0, 0xaf, 9]), "00af09");
-        assert_eq!(unhex("00aF09"), Some(vec![0, 0xaf, 9]));
-        assert_eq!((hex(&[]), unhex("-")), ("-".to_owned(), Some(Vec::new())));
+        assert_eq!(unhex(b"00aF09"), Some(vec![0, 0xaf, 9]));
+        assert_eq!((hex(&[]), unhex(b"-")), ("-".to_owned(), Some(Vec::new())));
         for bad in ["0", "0g", "+1", "  ", "00a", "é"] {
-            assert_eq!(unhex(bad), None, "{bad}");
+            assert_eq!(unhex(bad.as_bytes()), None, "{bad}");
         }
     }
 }
