@@ -237,19 +237,4 @@ fn learn_of_thread(view: &View<'_>, index: usize, signals: &mut Signals) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_by_file_name() {
-        assert_eq!(version_of("libamdhip64.so.5.2.21153").as_deref(), Some("5.2.21153"));
-        for none in ["libamdhip64.so", "libamdhip64.so.5", "libamdhip64.so.5.", "libamdhip64.so.5.x"] {
-            assert_eq!(version_of(none), None, "{none}");
-        }
-    }
-
-    #[test]
-    fn a_word_that_wraps_is_no_signal() {
-        assert!(signals::Signal::read(&crate::memory::Fake::new(), Addr(u64::MAX - 127)).is_none());
-    }
-}
+mod tests;

@@ -80,6 +80,20 @@ impl MonitorLayouts {
 
     /// A thread that sleeps on a semaphore, or polls, and whose stack comes back into HIP soon.
     fn sleeper(&self, snapshot: &Snapshot, memory: &dyn Memory, thread: &ThreadState) -> Option<Sleeper> {
+        let sleeper = self.waiter(memory, thread)?;
+        if sleeper.semaphore.is_none() {
+            // between two looks at the lock it is in HIP or in the C library's sched_yield
+            let (_, module) = snapshot.module_at(Addr(thread.registers.as_ref()?.pc()?))?;
+            if !["libamdhip64.so", "libc.so", "libc-2"].iter().any(|p| module.name().starts_with(p)) {
+                return None;
+            }
+        }
+        let of_hip = |at: Addr| snapshot.module_at(at).is_some_and(|(_, m)| m.name().starts_with("libamdhip64.so"));
+        sleeper.words.iter().any(|(at, w)| at.is_some() && of_hip(*w)).then_some(sleeper)
+    }
+
+    /// The same, wherever its stack leads.
+    fn waiter(&self, memory: &dyn Memory, thread: &ThreadState) -> Option<Sleeper> {
         let registers = thread.registers.as_ref()?;
         let semaphore = match thread.syscall {
             Some(call) if !call.number.is_some_and(|n| PAUSES.contains(&n)) => {
@@ -87,14 +101,7 @@ impl MonitorLayouts {
                 let at = Addr(futex.at.0.checked_sub(self.semaphore.offset("sem_")?)?);
                 Some(at).filter(|at| at.0.is_multiple_of(8))
             }
-            // between two looks at the lock it is in HIP or in the C library's sched_yield
-            _ => {
-                let (_, module) = snapshot.module_at(Addr(registers.pc()?))?;
-                if !["libamdhip64.so", "libc.so", "libc-2"].iter().any(|p| module.name().starts_with(p)) {
-                    return None;
-                }
-                None
-            }
+            _ => None,
         };
         let sp = Addr(registers.sp()?);
         let bytes = memory.read_vec(sp, MAX_STACK).or_else(|_| memory.read_vec(sp, MAX_STACK / 4)).ok()?;
@@ -103,9 +110,8 @@ impl MonitorLayouts {
             .filter_map(|(i, w)| Some((Some(sp.offset(i * 8)), Addr(u64::from_le_bytes(w.try_into().ok()?)))));
         let in_registers = CALLEE_SAVED.iter().filter_map(|r| Some((None, Addr(registers.file.read(*r)?))));
         let words: Vec<(Option<Addr>, Addr)> = in_registers.chain(on_stack).collect();
-        let of_hip = |at: Addr| snapshot.module_at(at).is_some_and(|(_, m)| m.name().starts_with("libamdhip64.so"));
         let named = semaphore.is_none_or(|s| words.iter().any(|(_, w)| *w == s));
-        (named && words.iter().any(|(at, w)| at.is_some() && of_hip(*w))).then_some(Sleeper { semaphore, words })
+        named.then_some(Sleeper { semaphore, words })
     }
 }
 
@@ -174,6 +180,15 @@ impl Monitors<'_> {
                 facts.resources.push(self.resource(&monitor, id));
             }
         }
+    }
+
+    /// The name of the monitor the thread at `index` waits for, and its owner's index: whatever its frames are.
+    #[cfg(test)]
+    pub fn told(&self, index: usize) -> Option<(String, Option<usize>)> {
+        let thread = self.view.snapshot.threads.get(index)?;
+        let sleeper = self.layouts.waiter(self.view.memory, thread)?;
+        let (monitor, _) = self.monitor_of(&sleeper)?;
+        Some((monitor.name.clone()?, self.thread_of(monitor.owner).map(|(index, _)| index)))
     }
 
     fn resource(&self, monitor: &Monitor, id: ResourceId) -> Resource {
