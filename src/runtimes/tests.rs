@@ -118,14 +118,19 @@ impl MadeUp {
         index
     }
 
-    /// What a decoder says of it.
-    pub fn decode(&self, decoder: &dyn Decoder) -> Facts {
-        decoder.decode(&View {
+    /// It as decoders see it.
+    pub fn view(&self) -> View<'_> {
+        View {
             process: ProcessIx(0),
             snapshot: &self.snapshot,
             stacks: &self.stacks,
             memory: &self.memory,
             locals: false,
-        })
+        }
+    }
+
+    /// What a decoder says of it.
+    pub fn decode(&self, decoder: &dyn Decoder) -> Facts {
+        decoder.decode(&self.view())
     }
 }

@@ -296,7 +296,7 @@ fn a_monitor_without_hip_s_frames_is_not_looked_for() {
 
 /// What is said of the first thread's wait, were its frames HIP's.
 fn monitor(made: &MadeUp) -> Option<(String, Option<usize>)> {
-    let view = View { process: ProcessIx(0), snapshot: &made.snapshot, stacks: &made.stacks, memory: &made.memory };
+    let view = made.view();
     let (dispatch, layouts) = (Dispatch::default(), decoder().monitors?);
     let calls = Calls::new(&view, &dispatch);
     let monitors = super::monitors::Monitors { view: &view, calls: &calls, layouts: &layouts };
