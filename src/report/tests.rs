@@ -1,6 +1,6 @@
 //! Reports of made-up processes.
 
-use super::{Captured, Case, TextOptions, Threads, json, text};
+use super::{Captured, Case, Part, TextOptions, Threads, dot, json, svg, text};
 use crate::facts::{Gap, ResourceKind, RuntimeNote, TakenAt, Timeout};
 use crate::units::{ProcessIx, ThreadRef};
 use crate::verdict::made_up::{Made, Seen};
@@ -68,6 +68,24 @@ fn matches_picture(name: &str, text: &str) {
 #[test]
 fn the_text_of_the_loader_against_the_gil() {
     matches_picture("loader-lock-vs-gil", &plain(&Made::loader_against_gil(), TextOptions::default()));
+}
+
+#[test]
+fn the_drawings_of_the_loader_against_the_gil() {
+    with_case(&Made::loader_against_gil(), |case| {
+        matches_picture("loader-lock-vs-gil-dot", &dot(case));
+        matches_picture("loader-lock-vs-gil-svg", &svg(case));
+    });
+}
+
+#[test]
+fn parts_of_the_text_leave_the_others_out() {
+    let made = Made::loader_against_gil();
+    let part = |part| plain(&made, TextOptions { part, ..TextOptions::default() });
+    let (edges, story) = (part(Part::Edges), part(Part::Story));
+    assert!(edges.contains("Who waits for whom") && story.contains("What to change"));
+    assert!(!edges.contains("What to change") && !edges.contains("Everyone else"), "{edges}");
+    assert!(!story.contains("waits here") && !story.contains("Everyone else"), "{story}");
 }
 
 #[test]
