@@ -2,8 +2,11 @@
 
 "extends" fills a list from an iterator that wants a mutex of the C library, in a call that does not let go of the interpreter;
 MainThread has that mutex and appends to the list. Without the GIL, extending keeps the list's own lock.
+
+usage: program.py [one|two]
 """
 import ctypes
+import sys
 import threading
 import time
 
@@ -45,7 +48,10 @@ def appends():
     ready.here("again" if ready.HAS_GIL else "futex")
     while not tid or not asleep():
         time.sleep(0.001)
-    jobs.append(2)
+    if sys.argv[1:] == ["two"]:
+        [].extend(jobs)  # in the critical sections of two lists
+    else:
+        jobs.append(2)
 
 
 ready.begin(2, outside=True)

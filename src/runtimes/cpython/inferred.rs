@@ -237,11 +237,19 @@ impl<'a> Inference<'a> {
         let unit = code.unit_of(self.objects, &framed.frame)?;
         let before: Vec<&Call> = calls.iter().filter(|c| c.unit < unit && c.is_on(&reference)).collect();
         // the acquire a thread waits in has not succeeded
-        let done = match (waiting_here, before.as_slice()) {
+        let mut done = match (waiting_here, before.as_slice()) {
             (true, [earlier @ .., last]) if last.acquires => earlier,
             (true, _) => return None,
             (false, all) => all,
         };
+        // without the GIL a thread may be stopped before the call, or amidst it
+        if self.objects.o.attach.is_some()
+            && let [earlier @ .., last] = done
+            && last.acquires
+            && code.line_at(self.objects, last.unit) == code.line_at(self.objects, unit)
+        {
+            done = earlier;
+        }
         let balance: i64 = done.iter().map(|c| if c.acquires { 1 } else { -1 }).sum();
         let last = done.iter().rev().find(|c| c.acquires)?;
         (balance > 0).then(|| Probable {
