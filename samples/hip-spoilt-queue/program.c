@@ -1,6 +1,7 @@
 /* As in hip-sync, a thread waits for a stream; but another has scribbled over the queue, its ring, or the list of code objects,
  * as a wild pointer does. What can still be told is told, the rest is not believed.
- * usage: program indices|backwards|size|base|packets|doorbell|list */
+ * usage: program indices|backwards|size|base|packets|doorbell|list|undumped; undumped: a core lacks the ring, as it lacks
+ * memory of the device */
 #include "../rocm/hip.h"
 
 struct queue {
@@ -35,6 +36,8 @@ static void spoil(struct queue *q)
             ((unsigned char *)q->base)[i] = (unsigned char)(junk[i % 64] += (unsigned char)(i * 7 + 2));
     if (!strcmp(how, "doorbell"))
         *(uint64_t *)(q->doorbell + 48) = 0x4141414141414141ull;
+    if (!strcmp(how, "undumped"))
+        MUST(madvise((void *)q->base, q->size * 64ul, MADV_DONTDUMP));
     if (!strcmp(how, "list")) {
         struct { int version; struct link *first; } *debug = dlsym(RTLD_DEFAULT, "_amdgpu_r_debug");
         for (struct link *link = debug->first; link; link = link->next == debug->first ? NULL : link->next) {

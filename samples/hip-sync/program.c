@@ -1,5 +1,6 @@
 /* The GPU no longer completes what it is given. A thread waits for it in one of the calls of HIP that wait.
- * usage: program stream|device|event|memcpy|free|taken; taken: the GPU has begun with the first of the packets */
+ * usage: program stream|device|event|memcpy|taken|blocking; taken: the GPU has begun with the first of the packets;
+ * blocking: HIP was told to sleep in its waits, and does so now and then */
 #include "../rocm/hip.h"
 
 static char host[1 << 20];
@@ -11,6 +12,8 @@ int main(int argc, char **argv)
     rocm_begin(argv);
     rocm_open(true);
     MUST(hipInit(0));
+    if (!strcmp(how, "blocking"))
+        MUST(hipSetDeviceFlags(4)); /* hipDeviceScheduleBlockingSync */
     void *kernel = rocm_kernel("vector_add");
     MUST(hipStreamCreate(&stream));
     MUST(hipEventCreate(&event));
@@ -32,7 +35,5 @@ int main(int argc, char **argv)
         return hipEventSynchronize(event);
     if (!strcmp(how, "memcpy"))
         return hipMemcpy(memory, host, sizeof host, 1);
-    if (!strcmp(how, "free"))
-        return hipFree(memory);
     return hipStreamSynchronize(stream);
 }

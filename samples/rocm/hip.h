@@ -19,6 +19,7 @@
 /* The calls that the samples make: result, name, parameters. hipError_t is an int; modules, streams and events are pointers. */
 #define HIP_CALLS(CALL)                                                                                                \
     CALL(int, hipInit, (unsigned flags))                                                                               \
+    CALL(int, hipSetDeviceFlags, (unsigned flags))                                                                     \
     CALL(int, hipModuleLoadData, (void **module, const void *image))                                                   \
     CALL(int, hipModuleUnload, (void *module))                                                                         \
     CALL(int, hipModuleGetFunction, (void **function, void *module, const char *name))                                 \
