@@ -200,7 +200,8 @@ impl Expect {
         // Since 3.14 a Python frame chain runs through the stacks that such a core lost: what is missing must be said, and
         // nothing else be claimed.
         let warned = report["captured"]["warnings"].as_array().is_some_and(|w| !w.is_empty());
-        let lost = looked == Looked::Damaged && self.is_python() && warned;
+        let rests_on_stacks = self.is_python() || self.certainty.as_deref() == Some("inferred");
+        let lost = looked == Looked::Damaged && rests_on_stacks && warned;
         if self.spins && looked == Looked::Unstopped && warned && !STUCK.contains(&kind) {
             return Ok(());
         }
