@@ -311,6 +311,27 @@ fn a_peer_that_refuses_everything_it_may_still_gets_an_answer() {
 }
 
 #[test]
+fn files_fetched_from_the_wrong_machine_are_not_believed() {
+    let mut peer = Peer::new("remote");
+    let ended = play(&["json"], |asked, to| {
+        let words: Vec<&str> = asked.split(' ').collect();
+        if words[0] != "fetch" {
+            return say(to, &peer.answer(asked));
+        }
+        // whatever is asked for, of this process here
+        let (theirs, ours) = (text(words[1]), text(words[2]));
+        let name = theirs.rsplit('/').next().unwrap_or_default();
+        let copied = std::fs::read(format!("/proc/self/{name}")).and_then(|bytes| std::fs::write(ours, bytes));
+        say(to, if copied.is_ok() { "ok" } else { "no -" })
+    });
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert!(peer.asked.iter().any(|a| a == "maps"), "{:?}", peer.asked);
+    let report: Value = serde_json::from_str(&peer.printed).expect("the report is JSON");
+    assert_eq!(report["verdict"]["kind"], "deadlock");
+    assert!(!report["processes"][0]["command"].to_string().contains("bridge-"), "{}", report["processes"]);
+}
+
+#[test]
 fn a_person_is_told_how_it_is_meant() {
     // a terminal of its own, as `script` makes one
     if !support::has_command("script") {

@@ -210,7 +210,7 @@ impl Bridge {
             },
         };
         let beside = beside(&told, &core_options, options, &mut warnings);
-        let (mappings, whole) = mappings(&line, &told, &beside, &mut warnings)?;
+        let (mappings, whole) = mappings(&line, &mut told, &listed, &beside, &mut warnings)?;
         let process = process(&line, &told, &beside, &mappings);
         let core = if let Beside::Core(core) = &beside { Some(Arc::clone(core)) } else { None };
         let memory = Arc::new(Served::new(Arc::clone(&line), &mappings, whole, core));
@@ -235,7 +235,8 @@ impl Bridge {
             None => {
                 let mut files = CoreFiles::new(memory.clone(), &process, &mappings, &core_options);
                 if told.kind == Kind::Remote {
-                    files = files.on_another_machine(Box::new(bring(&line, told.pid)));
+                    let (bring, fetches) = (bring(&line, told.pid), told.fetches);
+                    files = files.on_another_machine(Box::new(move |path| if fetches { bring(path) } else { None }));
                 }
                 found.insert(Arc::new(files)).clone()
             }
@@ -364,7 +365,8 @@ fn beside(told: &Told, core: &CoreOptions, options: &BridgeOptions, warnings: &m
 /// The mappings, and whether what they leave out is known not to be mapped.
 fn mappings(
     line: &Arc<Line>,
-    told: &Told,
+    told: &mut Told,
+    threads: &[ToldThread],
     beside: &Beside,
     warnings: &mut Vec<String>,
 ) -> Result<(Vec<Mapping>, bool), TargetError> {
@@ -374,9 +376,11 @@ fn mappings(
     if told.kind == Kind::Remote {
         let bytes = bring(line, told.pid)(Path::new("/proc/self/maps"));
         let mappings = bytes.map(|b| proc::parse_maps(&b)).unwrap_or_default();
-        if !mappings.is_empty() {
+        if !mappings.is_empty() && are_of(&mappings, threads) {
             return Ok((mappings, true));
         }
+        // what the debugger fetches is not of the target's machine (lldb, connected to a gdbserver, fetches from ours)
+        told.fetches = false;
     }
     let words = line.need("maps", MAX_LIST)?;
     let (mappings, rights) = told::maps(&words).map_err(BridgeError::from)?;
@@ -390,13 +394,22 @@ fn mappings(
     Ok((mappings, rights))
 }
 
+/// Whether every thread executes, and has its stack, where something is mapped.
+fn are_of(mappings: &[Mapping], threads: &[ToldThread]) -> bool {
+    let at = |at: u64| mappings.get(mappings.partition_point(|m| m.end.0 <= at)).filter(|m| m.contains(Addr(at)));
+    threads.iter().filter_map(|t| t.registers.as_ref()).all(|r| {
+        let runs = r.pc().and_then(at).is_some_and(|m| m.permissions.execute);
+        runs && r.sp().and_then(at).is_some()
+    })
+}
+
 fn process(line: &Arc<Line>, told: &Told, beside: &Beside, mappings: &[Mapping]) -> Process {
     if let Some(target) = beside.target() {
         return target.process().clone();
     }
     let bring = bring(line, told.pid);
     let proc = |name: &str| match told.kind {
-        Kind::Remote => bring(&Path::new("/proc/self").join(name)).map(|b| b.to_vec()),
+        Kind::Remote if told.fetches => bring(&Path::new("/proc/self").join(name)).map(|b| b.to_vec()),
         _ => None,
     };
     let auxv = match proc("auxv").map(|bytes| proc::parse_auxv(&bytes)).filter(|a| !a.is_empty()) {

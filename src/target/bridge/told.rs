@@ -39,6 +39,8 @@ pub(super) struct Told {
     pub sysroot: Option<PathBuf>,
     /// The thread the person looks at.
     pub selected: Option<HostTid>,
+    /// Whether files can be fetched from where it runs.
+    pub fetches: bool,
 }
 
 /// What `process` said, or why there is nothing to look at.
@@ -101,6 +103,7 @@ pub(super) fn process(words: &[String]) -> Result<Before, Broken> {
         core: path(core),
         sysroot: path(sysroot).filter(|p| p.as_os_str() != "/"),
         selected: id(selected).map(HostTid),
+        fetches: true,
     }))
 }
 
