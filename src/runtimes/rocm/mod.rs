@@ -9,6 +9,7 @@ mod call_site;
 mod calls;
 mod device;
 mod dispatch;
+mod init;
 mod kernels;
 mod monitors;
 mod queues;
@@ -220,6 +221,7 @@ impl Decoder for RocmDecoder {
         if let Some(layouts) = &self.monitors {
             Monitors { view, calls: &calls, layouts }.decode(&mut facts);
         }
+        init::decode(view, &calls, &mut facts);
         if !facts.devices.is_empty() {
             facts.gaps.extend(device.gaps);
         }

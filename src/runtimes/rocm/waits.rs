@@ -4,7 +4,7 @@ use super::calls::{Call, Calls};
 use super::device::Device;
 use super::signals::Signal;
 use crate::arch::Syscall;
-use crate::arch::x86_64::CALLEE_SAVED;
+use crate::arch::x86_64::{CALLEE_SAVED, RSP};
 use crate::facts::{
     Certainty, DeviceWait, Evidence, Facts, Hold, Holder, Mode, Reentrancy, Resource, ResourceId, ResourceKind,
     Timeout, Wait, Wakers,
@@ -172,10 +172,33 @@ impl Waits<'_> {
         .collect()
     }
 
+    /// Whether the stack of the thread at `index`, from its innermost frame to its outermost one in the libraries, or the
+    /// registers its frames keep name the signal.
+    fn mentions(&self, index: usize, signal: &Signal) -> bool {
+        let calls = self.calls.of(index);
+        let frames = self.calls.frames(index).get(..calls.last().map_or(0, |c| c.frames.end)).unwrap_or(&[]);
+        let (Some(first), Some(last)) = (frames.first(), frames.last()) else { return false };
+        let kept = frames.iter().flat_map(|f| CALLEE_SAVED.iter().filter_map(|r| f.registers.read(*r)));
+        let mut words = kept.chain(self.words_between(first, last));
+        words.any(|w| self.device.signals.named_by(w).is_some_and(|s| s.at == signal.at))
+    }
+
+    /// The words of the stack from where one frame begins to where another, further out, ends.
+    fn words_between(&self, first: &Frame, last: &Frame) -> Vec<u64> {
+        let Some((sp, cfa)) = first.registers.read(RSP).zip(last.cfa) else { return Vec::new() };
+        let len = usize::try_from(cfa.0.saturating_sub(sp).min(MAX_STACK)).unwrap_or(0);
+        let bytes = self.view.memory.read_vec(Addr(sp), len).unwrap_or_default();
+        bytes.chunks_exact(8).filter_map(|w| Some(u64::from_le_bytes(w.try_into().ok()?))).collect()
+    }
+
     /// What tells that the device waits for a callback, which the thread at `callback` runs: inferred, since nothing records
     /// which callback is to set the signal.
     fn host_hold(&self, signal: Addr, callback: usize, of: ResourceId) -> Option<Hold> {
-        let (_, said) = self.device.needs_host(signal)?;
+        let (needed, said) = self.device.needs_host(signal)?;
+        // some other callback, or none, may be what is to set it
+        if !self.mentions(callback, &needed) {
+            return None;
+        }
         let tid = self.view.snapshot.threads.get(callback)?.tid;
         let calls = self.calls.of(callback);
         let taken_at = calls.last().and_then(|c| u32::try_from(c.frames.start).ok()).map(FrameIx);
@@ -189,7 +212,8 @@ impl Waits<'_> {
             evidence: vec![
                 Evidence::new(format!("{said}, so that the program is to set it")),
                 Evidence::new(format!(
-                    "thread {tid}, the HSA runtime's own, is in a callback and hands on no other until it returns"
+                    "thread {tid}, the HSA runtime's own, is in a callback, and HIP's frames beneath it hold signal {}",
+                    needed.at
                 )),
             ],
         })
@@ -369,15 +393,8 @@ impl Waits<'_> {
         for frame in inside {
             CALLEE_SAVED.iter().filter_map(|r| frame.registers.read(*r)).for_each(&mut count);
         }
-        let extent = inside
-            .first()
-            .and_then(|f| f.registers.read(crate::arch::x86_64::RSP))
-            .zip(inside.last().and_then(|f| f.cfa));
-        if let Some((sp, cfa)) = extent {
-            let len = cfa.0.saturating_sub(sp).min(MAX_STACK);
-            let bytes = usize::try_from(len).ok().and_then(|len| self.view.memory.read_vec(Addr(sp), len).ok());
-            let bytes = bytes.unwrap_or_default();
-            bytes.chunks_exact(8).filter_map(|w| Some(u64::from_le_bytes(w.try_into().ok()?))).for_each(&mut count);
+        if let (Some(first), Some(last)) = (inside.first(), inside.last()) {
+            self.words_between(first, last).into_iter().for_each(&mut count);
         }
         let open = |s: &Signal| s.value > 0;
         named.into_values().max_by_key(|(n, s)| (open(s), *n, std::cmp::Reverse(s.at))).map(|(_, s)| s)
