@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
+use support::places::{Installed, roots};
 use support::{Said, Scratch, hangscope, has_command, home, in_ci, run};
 
 /// Is there this command? Says what is skipped; in CI it must be there.
@@ -45,7 +46,11 @@ struct Program(Child);
 
 impl Program {
     fn start(name: &str) -> Program {
-        let mut child = Command::new(directory().join(name)).stdout(Stdio::piped()).spawn().expect("it starts");
+        Program::run(&mut Command::new(directory().join(name)))
+    }
+
+    fn run(command: &mut Command) -> Program {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("text");
         assert!(line.starts_with("ready"), "{line}");
@@ -137,6 +142,32 @@ fn a_stripped_program_and_one_behind_gdbserver() {
     assert!(report.exists(), "{}\n{}", said.out, said.err);
     is_told(&report);
     assert_eq!(said.code(), 1, "{}", said.err);
+}
+
+/// gdb's own look at files ends at the mount namespace: what it opens is this machine's libc.
+#[test]
+fn a_program_in_another_root_behind_gdbserver() {
+    if !has("gdb") || !has("gdbserver") {
+        return;
+    }
+    let Some(root) = roots().into_iter().find(|r| r.suite == "trixie") else {
+        assert!(!in_ci(), "needs the trixie root");
+        println!("skipped: needs the trixie root");
+        return;
+    };
+    let alone = Scratch::new("debuggers-root");
+    std::fs::copy(directory().join("stripped"), alone.path().join("stripped")).expect("a copy");
+    let installed = Installed::new(&root).expect("a directory in the root");
+    let there = installed.add("debuggers", alone.path()).expect("a copy in the root");
+    let program = Program::run(Command::new("chroot").arg(&root.path).arg(there.join("stripped")));
+    let report = directory().join("root.json");
+    let remote = format!("target remote | gdbserver --attach - {}", program.pid());
+    let json = format!("hangscope json {}", report.display());
+    let said = gdb(&[], &[&remote, &json, "detach"]);
+    assert!(report.exists(), "{}\n{}", said.out, said.err);
+    is_told(&report);
+    let text = std::fs::read_to_string(&report).expect("a report");
+    assert!(text.contains("glibc 2.41"), "the root's own libc is read: {text}");
 }
 
 #[test]
