@@ -11,16 +11,16 @@
 use crate::facts::{Facts, RuntimeNote};
 use crate::graph::Graph;
 use crate::memory::{Kept, Memory};
-use crate::runtimes::{self, Decoder, Held, View};
+use crate::runtimes::{self, Decoder, Held, View, kernel};
 use crate::snapshot::{Snapshot, WithImages};
 use crate::target::bridge::Bridge;
 use crate::target::core::{CoreFile, CoreOptions};
-use crate::target::live::{Live, Released, StopLimits, Undisturbed};
+use crate::target::live::{Live, Released, StopLimits, Undisturbed, readers_of};
 use crate::target::{Target, TargetError, minicore};
 use crate::units::{Addr, ModuleIx, Pid, ProcessIx};
 use crate::unwind::{self, Stack};
 use crate::verdict::{self, Look, Movement, Verdict};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -227,7 +227,9 @@ fn look(
         kept.push(Read { kept: t.kept, file_pages: std::mem::take(&mut understood.file_pages) });
         processes.push(understood);
     }
-    Ok((think(processes, captured, earlier), kept))
+    let full = processes.iter().flat_map(|p| kernel::between::full_pipes(&p.facts)).collect();
+    let readers = readers_of(&full);
+    Ok((think(processes, captured, readers, earlier), kept))
 }
 
 /// Holds all processes at once, reads, lets all go.
@@ -323,7 +325,7 @@ pub fn core(path: &Path, exe: Option<&Path>, options: &Options) -> Result<Diagno
         warnings: core.warnings(),
         partial: core.is_truncated(),
     };
-    Ok(think(vec![understood], captured, None))
+    Ok(think(vec![understood], captured, BTreeMap::new(), None))
 }
 
 /// Diagnoses what a debugger has open: it stands still, so everything is read when it is wanted.
@@ -355,7 +357,7 @@ pub fn bridge(bridge: &Bridge) -> Result<Diagnosis, DiagnoseError> {
         warnings: bridge.warnings(),
         partial: bridge.is_partial(),
     };
-    Ok(think(vec![understood], captured, None))
+    Ok(think(vec![understood], captured, BTreeMap::new(), None))
 }
 
 /// One process understood.
@@ -399,8 +401,13 @@ fn understand(
     Understood { snapshot, stacks, facts, runtimes: notes, file_pages }
 }
 
-/// Facts → graph → verdict.
-fn think(processes: Vec<Understood>, mut captured: Captured, earlier: Option<(&Diagnosis, Duration)>) -> Diagnosis {
+/// Facts → graph → verdict. `readers`: who has the reading ends of full pipes open.
+fn think(
+    processes: Vec<Understood>,
+    mut captured: Captured,
+    readers: BTreeMap<u64, BTreeSet<Pid>>,
+    earlier: Option<(&Diagnosis, Duration)>,
+) -> Diagnosis {
     let mut facts = Facts::default();
     let (mut snapshots, mut stacks, mut runtimes) = (Vec::new(), Vec::new(), Vec::new());
     for p in processes {
@@ -409,6 +416,7 @@ fn think(processes: Vec<Understood>, mut captured: Captured, earlier: Option<(&D
         stacks.push(p.stacks);
         runtimes.push(p.runtimes);
     }
+    kernel::between::join(&snapshots, &readers, &mut facts);
     let graph = Graph::build(&facts);
     let movement = earlier.map(|(e, apart)| {
         let mut movement = Movement::between(&e.snapshots, &snapshots, apart);

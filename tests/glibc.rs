@@ -19,10 +19,12 @@ enum Held {
     Gone,
     /// Nobody: the object does not tell.
     Untold,
+    /// The one thread of the child, which is told by the kernel.
+    Child,
     /// Whatever the frames allow; but if anybody then `holder`, inferred.
     Guessed,
 }
-use Held::{Gone, Guessed, Recorded, Untold, Witnessed};
+use Held::{Child, Gone, Guessed, Recorded, Untold, Witnessed};
 
 /// Mode of the program, kind of what its waiter waits for, how its name begins, who holds it.
 const CASES: &[(&str, &str, &str, Held)] = &[
@@ -58,9 +60,9 @@ const CASES: &[(&str, &str, &str, Held)] = &[
     ("poll", "poll", "poll on fd ", Untold),
     ("select", "poll", "", Untold),
     ("epoll", "epoll", "epoll on fd ", Untold),
-    ("read", "unknown", "read from fd ", Untold),
+    ("read", "pipe", "read from fd ", Untold),
     ("sleep", "timer", "sleep", Untold),
-    ("child", "process-exit", "child ", Untold),
+    ("child", "process-exit", "child ", Child),
     ("signal", "signal", "a signal", Untold),
     ("accept", "socket", "accept on fd ", Untold),
     ("file-lock", "file-lock", "the lock of fd ", Untold),
@@ -101,6 +103,7 @@ fn check(report: &Value, kind: &str, name: &str, held: Held) -> Result<(), Strin
             Witnessed => holders == by("witnessed"),
             Gone => holders == [(None, "recorded")],
             Untold => holders.is_empty(),
+            Child => matches!(holders.as_slice(), [(Some(_), "recorded")]),
             Guessed => holders.is_empty() || holders == by("inferred"),
         };
         if !right {

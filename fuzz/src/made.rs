@@ -89,6 +89,7 @@ impl Made {
                 auxv: vec![],
                 forked: None,
                 parent: None,
+                descriptors: std::collections::BTreeMap::new(),
             },
             threads: Vec::new(),
             mappings: Vec::new(),

@@ -234,6 +234,7 @@ impl Page<'_> {
         if !exit && !held_by.is_empty() {
             let signal = hold.is_some_and(|h| h.mode == crate::facts::Mode::Any);
             let how = match signal {
+                true if self.is_of_processes(wait.on) => ", which only ",
                 true => ", a signal that ",
                 false if self.is_device(wait.on) => ", to be set by ",
                 false if self.is_future(wait.on) => ", to be completed by ",
@@ -242,7 +243,8 @@ impl Page<'_> {
             spans.push((Style::Plain, how));
             spans.push((Style::Bold, held_by));
             if signal {
-                spans.push((Style::Plain, " could give"));
+                let could = if self.is_of_processes(wait.on) { " could end" } else { " could give" };
+                spans.push((Style::Plain, could));
             }
         }
         let mut out = self.pen.flow(&ink(first), &ink(rest), indent, &spans);
@@ -272,7 +274,14 @@ impl Page<'_> {
 
     /// Whether it is something one completes, and nobody holds.
     fn is_future(&self, id: ResourceId) -> bool {
-        self.case.graph.resource(id).is_some_and(|r| r.kind == ResourceKind::PythonFuture) || self.is_device(id)
+        let nobodys = [ResourceKind::PythonFuture, ResourceKind::ProcessExit, ResourceKind::Pipe];
+        self.case.graph.resource(id).is_some_and(|r| nobodys.contains(&r.kind)) || self.is_device(id)
+    }
+
+    /// Whether it is the end of a process, or room in a pipe.
+    fn is_of_processes(&self, id: ResourceId) -> bool {
+        let kinds = [ResourceKind::ProcessExit, ResourceKind::Pipe];
+        self.case.graph.resource(id).is_some_and(|r| kinds.contains(&r.kind))
     }
 
     fn is_device(&self, id: ResourceId) -> bool {

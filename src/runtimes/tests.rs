@@ -55,6 +55,7 @@ impl MadeUp {
             auxv: vec![],
             forked: None,
             parent: None,
+            descriptors: std::collections::BTreeMap::new(),
         };
         let snapshot =
             Snapshot { process, threads: vec![], mappings: vec![], modules: vec![], files: Arc::new(NoFiles) };

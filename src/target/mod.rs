@@ -10,6 +10,7 @@ pub mod minicore;
 use crate::arch::{Arch, Syscall, ThreadRegisters};
 use crate::memory::{FileBytes, Memory};
 use crate::units::{Addr, HostTid, Pid, Tid};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -31,6 +32,21 @@ pub struct Process {
     pub forked: Option<bool>,
     /// Of a forked process: its parent, where that is known.
     pub parent: Option<Parent>,
+    /// What it has open, where that is known: live processes only. A core does not tell.
+    pub descriptors: BTreeMap<i32, Descriptor>,
+}
+
+/// An open file of a process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Descriptor {
+    /// What the kernel calls it: `/path`, `pipe:[88123]`, `socket:[88124]`, `anon_inode:[eventfd]`.
+    pub to: String,
+    /// The inode of a pipe.
+    pub pipe: Option<u64>,
+    /// Of a pipe: whether this is (also) its reading end.
+    pub reads: bool,
+    /// Of a pipe: whether this is (also) its writing end.
+    pub writes: bool,
 }
 
 /// The parent of a forked process, as it is now: what it was at the fork it may have lost since.

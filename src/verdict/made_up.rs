@@ -334,6 +334,7 @@ impl MadeTarget {
             auxv: Vec::new(),
             forked: Some(false),
             parent: None,
+            descriptors: std::collections::BTreeMap::new(),
         };
         MadeTarget { process, modules }
     }

@@ -594,3 +594,26 @@ fn names_from_the_target_cannot_write_on_the_terminal() {
     let v = made.judged();
     assert!(!v.headline.contains(['\u{1b}', '\n', '\u{202e}']), "{:?}", v.headline);
 }
+
+#[test]
+fn a_full_pipe_whose_reader_waits_for_the_writer() {
+    let mut made = Made::new();
+    let parent = made.thread(1, "parent");
+    let exit = made.resource(ResourceKind::ProcessExit, "child 2", 0x20);
+    made.next_process();
+    let child = made.thread(2, "child");
+    let pipe = made.resource(ResourceKind::Pipe, "write to fd 1 (pipe 7)", 0x30);
+    for (waits, on, could) in [(parent, exit, child), (child, pipe, parent)] {
+        made.entry(on).wakers = crate::facts::Wakers::Holders;
+        made.waits(waits, on).mode = Mode::Any;
+        let hold = made.holds(could, on);
+        (hold.mode, hold.certainty) = (Mode::Any, Certainty::Inferred);
+    }
+    made.two_looks(&[]);
+    let v = made.judged();
+    assert_eq!((v.kind, v.certainty), (Kind::Deadlock, Some(Certainty::Inferred)));
+    assert_eq!((v.cycles.len(), v.cycles[0].pattern), (1, "pipe-full"));
+    // a thread of the parent that may read it later
+    made.two_looks(&[parent]);
+    assert_eq!(made.judged().kind, Kind::Busy);
+}

@@ -38,6 +38,8 @@ pub struct Expect {
     /// The verdict's kind; of a healthy program only where two looks were possible.
     #[serde(default)]
     kind: OneOf,
+    /// The same where the program is looked at without its children.
+    alone: Option<String>,
     certainty: Option<String>,
     #[serde(default)]
     pattern: OneOf,
@@ -156,6 +158,10 @@ impl Expect {
         }
         let verdict = &report["verdict"];
         let kind = verdict["kind"].as_str().unwrap_or("absent");
+        let one_process = report["processes"].as_array().is_some_and(|all| all.len() == 1);
+        if let Some(alone) = self.alone.as_deref().filter(|_| one_process) {
+            return if kind == alone { Ok(()) } else { Err(format!("alone its kind is {kind}, not {alone}")) };
+        }
         if self.healthy {
             if STUCK.contains(&kind) || code == 1 {
                 wrong.push(format!("a healthy program is called {kind}, exit code {code}"));

@@ -3,6 +3,7 @@
 //! Knows nothing of locks in user memory: a futex is named by its address only, and whoever knows the lock behind it
 //! says more.
 
+pub mod between;
 mod calls;
 
 use super::futex::FutexWait;
@@ -11,7 +12,8 @@ use crate::arch::Syscall;
 use crate::facts::{Evidence, Facts, Mode, Reentrancy, Resource, ResourceId, ResourceKind, Timeout, Wait, Wakers};
 use crate::memory::{Memory, MemoryExt};
 use crate::snapshot::Snapshot;
-use crate::units::{Addr, FrameIx, ProcessIx};
+use crate::target::Descriptor;
+use crate::units::{Addr, FrameIx, ProcessIx, harmless};
 use calls::{Call, Limit, Object};
 
 /// The kernel is in every process.
@@ -147,12 +149,22 @@ impl KernelDecoder {
         if call.name == "fcntl" && !matches!(arg(&syscall, 1), 7 | 38) {
             return Some(unnamed(view, index, &syscall));
         }
+        let open = descriptor(view, call, &syscall);
         let kind = match call.kind {
+            ResourceKind::Unknown if open.is_some_and(|d| d.pipe.is_some()) => ResourceKind::Pipe,
+            ResourceKind::Unknown if open.is_some_and(|d| d.to.starts_with("socket:")) => ResourceKind::Socket,
             // an uninterruptible read or write is a disk's or a network file system's
             ResourceKind::Unknown if dead_slow => ResourceKind::FileIo,
             kind => kind,
         };
-        let named = name(view, index, call, kind, &syscall);
+        let mut named = name(view, index, call, kind, &syscall);
+        if let Some(open) = open {
+            named.name = named.name.map(|n| format!("{n} ({})", of_open(open)));
+        }
+        if let Some(inode) = open.and_then(|d| d.pipe) {
+            let offset = if matches!(call.object, Object::To(_)) { FOR_ROOM } else { 0 };
+            named.id = ResourceId::Shared { device: PIPES, inode, offset };
+        }
         let futex = FutexWait::parse(&syscall);
         let said = futex.map_or_else(|| in_call(call.name, &syscall), |f| f.describe());
         let mut evidence = vec![Evidence::new(said)];
@@ -190,6 +202,31 @@ impl KernelDecoder {
             idle: call.idle && !dead_slow,
         };
         Some((wait, resource))
+    }
+}
+
+/// The open file that a call reads or writes.
+fn descriptor<'v>(view: &View<'v>, call: &Call, syscall: &Syscall) -> Option<&'v Descriptor> {
+    let (Object::From(i) | Object::To(i)) = call.object else { return None };
+    view.snapshot.process.descriptors.get(&int_arg(syscall, i))
+}
+
+/// `pipe 88123`, `a socket`, a file's name without its directories.
+fn of_open(open: &Descriptor) -> String {
+    match (open.pipe, open.to.as_str()) {
+        (Some(inode), _) => format!("pipe {inode}"),
+        (None, to) if to.starts_with("socket:") => "a socket".to_owned(),
+        (None, to) => {
+            let short = to.rsplit('/').next().unwrap_or(to);
+            short
+                .strip_prefix("anon_inode:")
+                .unwrap_or(short)
+                .trim_matches(['[', ']'])
+                .chars()
+                .take(64)
+                .map(harmless)
+                .collect()
+        }
     }
 }
 
@@ -250,6 +287,8 @@ fn own_number(view: &View<'_>, index: usize) -> u64 {
 
 /// Marks a number that is a thread's, not a descriptor's or a process's.
 const OWN: u64 = 1 << 40;
+/// The device that names pipes of all processes, by inode.
+const PIPES: (u32, u32) = (u32::MAX, 0);
 /// Marks a descriptor waited on for room: another thing than the same descriptor waited on for data.
 const FOR_ROOM: u64 = 1 << 32;
 

@@ -429,6 +429,7 @@ fn process(line: &Arc<Line>, told: &Told, beside: &Beside, mappings: &[Mapping])
         auxv,
         forked: proc("stat").and_then(|bytes| proc::parse_stat(&bytes)).map(|s| s.flags & PF_FORKNOEXEC != 0),
         parent: None,
+        descriptors: std::collections::BTreeMap::new(),
     }
 }
 

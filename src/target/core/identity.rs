@@ -50,6 +50,7 @@ pub(super) fn process(notes: &Notes, mappings: &[Mapping], memory: &Segments) ->
         auxv: notes.auxv.clone(),
         forked: notes.forked,
         parent: notes.own.parent.clone(),
+        descriptors: std::collections::BTreeMap::new(),
     }
 }
 

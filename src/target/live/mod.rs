@@ -6,6 +6,7 @@
 //! - [`Live::stop`] holds it: every thread seized, interrupted and read, until [`Stopped`] is released or dropped.
 //! - [`Live::observe`] gives the same without stopping anything, for `--no-stop` and where ptrace is refused.
 
+mod descriptors;
 mod family;
 mod files;
 mod observed;
@@ -16,6 +17,7 @@ mod stopped;
 mod tracer;
 mod undisturbed;
 
+pub use descriptors::readers_of;
 pub use family::descendants;
 pub use refusal::ptrace_refusal;
 pub use stopped::{Released, StopLimits, Stopped};
@@ -92,6 +94,7 @@ impl Live {
                 auxv: proc::parse_auxv(&auxv),
                 forked: Some(stat.flags & PF_FORKNOEXEC != 0),
                 parent: parent(&stat),
+                descriptors: descriptors::read_descriptors(&directory),
             },
             remote: Remote::open(&directory, number),
             files: Arc::new(files::ProcessFiles::new(directory.clone(), exe)),

@@ -5,7 +5,7 @@
 //! the most general:
 //!
 //! 1. `fork-inherited-lock`, then `dead-owner` speak of orphans;
-//! 2. `pool-self-wait` before all others that speak of cycles: who should do the work waits for it;
+//! 2. `pipe-full`, then `pool-self-wait`, before all others that speak of cycles: who should do the work waits for it;
 //! 3. `signal-handler-relock`, `finalizer-relock`, then `non-reentrant-relock` speak of cycles of one: what interrupted the
 //!    critical section before what called out of it;
 //! 4. `import-cycle`, then `gil-held-across-wait` before `join-while-holding`: with the GIL held, the GIL is what to let go of;
@@ -27,6 +27,7 @@ mod lost_wakeup;
 mod non_reentrant_relock;
 mod other;
 mod outside_wait;
+mod pipe_full;
 mod pool_self_wait;
 mod signal_handler_relock;
 
@@ -47,6 +48,7 @@ pub struct Pattern {
 pub const ALL: &[Pattern] = &[
     fork_inherited::PATTERN,
     dead_owner::PATTERN,
+    pipe_full::PATTERN,
     pool_self_wait::PATTERN,
     signal_handler_relock::PATTERN,
     finalizer_relock::PATTERN,
@@ -333,7 +335,11 @@ impl<'a> Scene<'a> {
                 let waits = self.voice.waits(step.waits_for) + &self.voice.in_device_call(step.thread);
                 match self.kind(holds) {
                     // nobody "holds" his own end or a signal he might give
-                    ResourceKind::ThreadExit | ResourceKind::PythonThread | ResourceKind::PythonFuture => {
+                    ResourceKind::ThreadExit
+                    | ResourceKind::PythonThread
+                    | ResourceKind::PythonFuture
+                    | ResourceKind::ProcessExit
+                    | ResourceKind::Pipe => {
                         format!("{who} {waits}")
                     }
                     kind if is_device(kind) => format!("the GPU waits for a callback in {who}, which {waits}"),
