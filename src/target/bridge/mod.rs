@@ -213,7 +213,7 @@ impl Bridge {
         let (mappings, whole) = mappings(&line, &mut told, &listed, &beside, &mut warnings)?;
         let process = process(&line, &told, &beside, &mappings);
         let core = if let Beside::Core(core) = &beside { Some(Arc::clone(core)) } else { None };
-        let memory = Arc::new(Served::new(Arc::clone(&line), &mappings, whole, core));
+        let memory = Arc::new(Served::new(Arc::clone(&line), &mappings, whole, core, told.kind == Kind::Remote));
         let mut threads = threads(listed, &beside, &mut warnings);
         memory.expect(&live_stacks(&threads, &mappings));
         if matches!(beside, Beside::Nothing) {

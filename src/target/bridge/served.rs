@@ -13,12 +13,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Pages of a range asked for at most.
 const RANGE: u64 = 64;
-/// Pages of one request at most: 8 MiB of digits.
+/// Pages of one request at most, 8 MiB of digits; and over a debugger's own remote connection, which is slow.
 const REQUEST: u64 = 1024;
+const REMOTE_REQUEST: u64 = 256;
 /// Pages read together where one is wanted: neighbours are cheap. And where one after the other is wanted in the same mapping,
 /// as in an interpreter's heap: a question costs more than the bytes.
 const AROUND: u64 = 4;
 const FAR_AROUND: u64 = RANGE;
+const REMOTE_AROUND: u64 = 8;
 /// Single pages wanted of a mapping before more is read at once, and pages kept in all after which no more is.
 const OFTEN: u32 = 6;
 const MANY_PAGES: usize = 1 << 15;
@@ -43,13 +45,21 @@ pub(super) struct Served {
     whole: bool,
     /// The core itself, where it can be opened: it is read instead.
     core: Option<Arc<CoreFile>>,
+    /// Whether the debugger itself asks another for each byte.
+    remote: bool,
     pages: Mutex<HashMap<u64, Page>>,
     /// By the start of a mapping, how often single pages of it were wanted.
     wanted: Mutex<HashMap<u64, u32>>,
 }
 
 impl Served {
-    pub fn new(line: Arc<Line>, mappings: &[Mapping], whole: bool, core: Option<Arc<CoreFile>>) -> Served {
+    pub fn new(
+        line: Arc<Line>,
+        mappings: &[Mapping],
+        whole: bool,
+        core: Option<Arc<CoreFile>>,
+        remote: bool,
+    ) -> Served {
         let span = |m: &Mapping| Span {
             start: m.start.0 / PAGE,
             end: m.end.0.div_ceil(PAGE),
@@ -57,7 +67,7 @@ impl Served {
             readable: !is_device(m) && (m.permissions.read || !whole),
         };
         let spans = mappings.iter().map(span).collect();
-        Served { line, spans, whole, core, pages: Mutex::default(), wanted: Mutex::default() }
+        Served { line, spans, whole, core, remote, pages: Mutex::default(), wanted: Mutex::default() }
     }
 
     fn span(&self, page: u64) -> Option<Span> {
@@ -79,7 +89,8 @@ impl Served {
         let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
         let times = wanted.entry(home.start).or_default();
         *times = times.saturating_add(1);
-        let block = if *times > OFTEN && kept < MANY_PAGES { FAR_AROUND } else { AROUND };
+        let far = if self.remote { REMOTE_AROUND } else { FAR_AROUND };
+        let block = if *times > OFTEN && kept < MANY_PAGES { far } else { AROUND };
         let first = page / block * block;
         first.max(home.start)..first.saturating_add(block).min(home.end)
     }
@@ -125,7 +136,7 @@ impl Served {
             let mut size = 0;
             let fits = |(_, n): &&(u64, u64)| {
                 size += n;
-                size <= REQUEST
+                size <= if self.remote { REMOTE_REQUEST } else { REQUEST }
             };
             let count = rest.iter().take_while(fits).count().max(1);
             let (now, later) = rest.split_at(count.min(rest.len()));
