@@ -235,6 +235,12 @@ impl ElfFile {
         own.or_else(|| self.tables().iter().skip(self.own_tables.len()).find_map(|t| t.find(name)))
     }
 
+    /// Whether `.dynsym` defines this name.
+    #[must_use]
+    pub fn exports(&self, name: &str) -> bool {
+        self.own_tables.first().is_some_and(|t| t.find(name).is_some())
+    }
+
     /// The functions of `.dynsym`: what it exports.
     pub fn exported_functions(&self) -> impl Iterator<Item = Symbol> + '_ {
         self.own_tables.first().into_iter().flat_map(Table::functions)

@@ -90,26 +90,29 @@ impl<'a> Calls<'a> {
         let outermost = range.end.checked_sub(1).and_then(|i| frames.get(i));
         let symbol = outermost.and_then(|f| view.snapshot.function_at(f.pc)).map(|(s, _)| s.name.to_string());
         let module = outermost.and_then(|f| f.module).and_then(|ix| view.snapshot.module(ix));
+        let exported = |name: &String| module.is_some_and(|m| exports(m, name));
         let caller = frames.get(range.end);
         let named = caller.filter(|f| f.trust > Trust::Scan && !f.pc.exact);
-        let called = named.and_then(|f| function_called(view, f.pc.addr));
-        let held = || {
-            let module = module.filter(|_| symbol.is_none() && by_interface(view, frames, range.end))?;
-            function_held(view, frames, range.end, module)
-        };
+        let called = named.and_then(|f| function_called(view, f.pc.addr)).filter(exported);
+        // by its own symbol, else by the function it stands behind, else by the pointer it was called by
+        let own = || symbol.clone().filter(exported);
         let behind = || {
-            let image = module.filter(|_| symbol.is_none())?.image().ok()?;
+            let image = module?.image().ok()?;
             let range = image.elf.frame_description_at(image.bias.to_vaddr(outermost?.pc.lookup()))?;
-            self.dispatch.name_of(view.memory, image.bias.to_addr(Vaddr(range.start))).map(str::to_owned)
+            let start = image.bias.to_addr(Vaddr(range.start));
+            self.dispatch.name_of(view.memory, start).map(str::to_owned)
         };
-        let exported = |name: &String| module.is_some_and(|m| exports(m, name));
-        let called = called.filter(exported).or_else(behind).or_else(|| held().filter(exported));
+        let held = || {
+            let module = module.filter(|_| by_interface(view, frames, range.end))?;
+            function_held(view, frames, range.end, module).filter(exported)
+        };
+        let called = called.or_else(own).or_else(behind).or_else(held);
         let hidden = called.is_some() && symbol.as_deref() != called.as_deref();
         Call { domain, frames: range, function: called.or(symbol), hidden }
     }
 }
 
-/// Whether the module defines a symbol of this name: a call of `memcpy` that ended up elsewhere names nothing of it.
+/// Whether the module exports a function of this name: a call of `memcpy` that ended up elsewhere names nothing of it.
 fn exports(module: &Module, name: &str) -> bool {
-    module.find_symbol(name).is_some()
+    module.image().is_ok_and(|image| image.elf.exports(name))
 }

@@ -18,6 +18,7 @@ mod waits;
 
 use super::{Decoder, Held, Runtime, View};
 use crate::arch::x86_64::CALLEE_SAVED;
+use crate::elf::demangle;
 use crate::facts::{CalledAs, DeviceCall, Facts, Gap, RuntimeNote};
 use crate::layout::{Subject, Version};
 use crate::memory::{Memory, MemoryExt};
@@ -211,7 +212,7 @@ impl Decoder for RocmDecoder {
                 if function.starts_with("hsaKmt") && of_thread.iter().any(|c| c.domain == "hsa" && c != call) {
                     continue;
                 }
-                let said = DeviceCall { function: function.clone(), frame };
+                let said = DeviceCall { function: demangle(function), frame };
                 facts.device_calls.entry(thread).or_default().insert(0, said);
             }
             learn_of_thread(view, index, &mut signals);
