@@ -217,12 +217,12 @@ impl<'a> Inference<'a> {
                 _ => true,
             };
             let before = calls.iter().filter(|c| c.unit < unit && is_it(c)).filter(is_later);
-            let mut done: Vec<bool> = before.map(|c| c.acquires).collect();
+            let mut done: Vec<&Call> = before.collect();
             // the acquire a thread waits in has not succeeded
-            if waiting_here && done.last() == Some(&true) {
+            if done.last().is_some_and(|c| c.acquires && (waiting_here || self.may_be_amidst(code, c, unit))) {
                 done.pop();
             }
-            Some(done)
+            Some(done.into_iter().map(|c| c.acquires).collect())
         };
         done().unwrap_or_default()
     }
@@ -242,11 +242,9 @@ impl<'a> Inference<'a> {
             (true, _) => return None,
             (false, all) => all,
         };
-        // without the GIL a thread may be stopped before the call, or amidst it
-        if self.objects.o.attach.is_some()
-            && let [earlier @ .., last] = done
+        if let [earlier @ .., last] = done
             && last.acquires
-            && code.line_at(self.objects, last.unit) == code.line_at(self.objects, unit)
+            && self.may_be_amidst(code, last, unit)
         {
             done = earlier;
         }
@@ -259,6 +257,12 @@ impl<'a> Inference<'a> {
             name: reference.name().to_owned(),
             generator: None,
         })
+    }
+
+    /// Without the GIL a thread may be stopped before a call on the line where it stands, or amidst it.
+    fn may_be_amidst(&self, code: &Code, call: &Call, unit: i64) -> bool {
+        let line = |unit| code.line_at(self.objects, unit);
+        self.objects.o.attach.is_some() && line(call.unit) == line(unit)
     }
 
     pub(super) fn calls_of(&self, code: &Code) -> Rc<Vec<Call>> {
