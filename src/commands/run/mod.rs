@@ -7,15 +7,13 @@
 mod child;
 mod tree;
 
-use crate::cli::{Common, Format, Run};
+use crate::cli::{Common, Run};
 use crate::diagnose;
 use crate::units::Pid;
 use anyhow::Context;
 use child::{Child, Event};
 use std::io::{self, IsTerminal, Write};
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// `run`: the deadline passed, or a report was asked for.
@@ -25,8 +23,6 @@ const NOT_EXECUTABLE: u8 = 126;
 /// CMD was not found, as shells say it.
 const NOT_FOUND: u8 = 127;
 
-/// Processes diagnosed at once: each is held by a thread of its own.
-const AT_ONCE: usize = 8;
 /// Processes diagnosed at all. A larger tree is a build, not a deadlock; what is left out is said.
 const AT_MOST: usize = 128;
 
@@ -55,92 +51,49 @@ pub fn run(args: &Run, common: &Common) -> anyhow::Result<u8> {
         Event::Asked => "asked to report (SIGQUIT)".to_string(),
     };
     let (pids, left_out) = tree::of_our_children();
-    let findings = diagnose_each(&pids, common);
-    report(&program.to_string_lossy(), &why, findings, left_out, common);
+    let outcome = diagnose_tree(&pids, common);
+    report(&program.to_string_lossy(), &why, outcome, (pids.len(), left_out), common);
     for survivor in child.end_tree() {
         eprintln!("hangscope: process {survivor} does not end, not even by SIGKILL; it stays behind");
     }
     Ok(DEADLINE)
 }
 
-/// What was found out about one process of the tree.
-struct Finding {
-    pid: Pid,
-    /// The exit code `attach` would give, and the report; or why there is none.
-    outcome: Result<(u8, String), String>,
-}
-
-impl Finding {
-    /// 0 is the gravest: the contract's order of exit codes 1, 3, 4, 0, then what could not be analysed.
-    fn rank(&self) -> u8 {
-        match &self.outcome {
-            Ok((1, _)) => 0,
-            Ok((3, _)) => 1,
-            Ok((4, _)) => 2,
-            Ok(_) => 3,
-            Err(_) => 4,
-        }
-    }
-}
-
-/// Diagnoses every process, a few at a time; gravest first. Nothing here can fail or panic its way out: the tree is still
-/// to be ended.
-fn diagnose_each(pids: &[Pid], common: &Common) -> Vec<Finding> {
+/// Diagnoses every process, as one graph. Nothing here can fail or panic its way out: the tree is still to be ended.
+fn diagnose_tree(pids: &[Pid], common: &Common) -> Result<String, String> {
     let options = common.diagnose_options();
-    let next = AtomicUsize::new(0);
-    let findings = Mutex::new(Vec::new());
-    let work = || {
-        while let Some((at, pid)) = pids.get(next.fetch_add(1, Ordering::Relaxed)).map(|p| (p.0, *p)) {
-            let one = || match diagnose::live(&[pid], &options) {
-                Ok(d) => Ok((d.verdict.exit_code(), super::render(&d, common, common.output.is_none()))),
-                Err(e) => Err(super::one_line(&e.into())),
-            };
-            let outcome = panic::catch_unwind(AssertUnwindSafe(one))
-                .unwrap_or_else(|_| Err(format!("the analysis of process {at} broke off; please report this")));
-            findings.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(Finding { pid, outcome });
-        }
+    let all = || match diagnose::live(pids, &options) {
+        Ok(d) => Ok(super::render(&d, common, common.output.is_none())),
+        Err(e) => Err(super::one_line(&e.into())),
     };
-    std::thread::scope(|scope| {
-        for _ in 1..AT_ONCE.min(pids.len()) {
-            scope.spawn(work);
-        }
-        work();
-    });
-    let mut findings = findings.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    findings.sort_by_key(|f| (f.rank(), pids.iter().position(|p| *p == f.pid)));
-    findings
+    panic::catch_unwind(AssertUnwindSafe(all))
+        .unwrap_or_else(|_| Err("the analysis broke off; please report this".to_owned()))
 }
 
-/// Writes the reports to stderr or the file of `-o`. What goes wrong is told and no more.
-fn report(program: &str, why: &str, findings: Vec<Finding>, left_out: usize, common: &Common) {
-    let count = findings.len();
-    let mut out = String::new();
-    let (mut reports, mut silent) = (Vec::new(), Vec::new());
-    for finding in findings {
-        match finding.outcome {
-            Ok((_, text)) => reports.push((finding.pid, text)),
-            Err(line) => silent.push(format!("hangscope: not looked at: {line}")),
-        }
-    }
-    for (i, (pid, text)) in reports.iter().enumerate() {
-        if common.form() == Format::Text && count > 1 {
-            let rule = format!("--- process {pid} ({}), {} of {} ", tree::name(*pid), i + 1, reports.len());
-            out.push_str(&format!("{rule}{}\n", "-".repeat(79_usize.saturating_sub(rule.len()))));
-        }
-        out.push_str(text);
-        if !text.ends_with('\n') {
-            out.push('\n');
-        }
+/// Writes the report to stderr or the file of `-o`. What goes wrong is told and no more. `count`: processes of the tree, and
+/// how many more there are.
+fn report(
+    program: &str,
+    why: &str,
+    outcome: Result<String, String>,
+    (count, left_out): (usize, usize),
+    common: &Common,
+) {
+    let (mut out, silent) = match outcome {
+        Ok(text) => (text, None),
+        Err(line) => (String::new(), Some(format!("hangscope: not looked at: {line}"))),
+    };
+    if !out.is_empty() && !out.ends_with('\n') {
+        out.push('\n');
     }
     let mut stderr = io::stderr().lock();
     // a broken stderr must not keep us from ending the tree
     let mut say = |text: &str| drop(stderr.write_all(text.as_bytes()));
     if !common.quiet {
-        let among =
-            if count > 1 { format!("; its tree has {count} processes, the gravest first") } else { String::new() };
+        let among = if count > 1 { format!("; its tree has {count} processes") } else { String::new() };
         say(&format!("hangscope: {program}: {why}{among}\n"));
     }
-    for line in silent {
+    if let Some(line) = silent {
         say(&format!("{line}\n"));
     }
     if left_out > 0 {
@@ -187,20 +140,5 @@ mod tests {
         }
         assert_eq!(spoken(Duration::from_secs(7)), "7s");
         assert_eq!(spoken(Duration::from_secs(3605)), "1h0m5s");
-    }
-
-    #[test]
-    fn the_gravest_comes_first() {
-        let finding = |outcome| Finding { pid: Pid(1), outcome };
-        let mut all = [
-            finding(Err("no".into())),
-            finding(Ok((0, String::new()))),
-            finding(Ok((4, String::new()))),
-            finding(Ok((3, String::new()))),
-            finding(Ok((1, String::new()))),
-        ];
-        all.sort_by_key(Finding::rank);
-        let codes: Vec<Option<u8>> = all.iter().map(|f| f.outcome.as_ref().ok().map(|o| o.0)).collect();
-        assert_eq!(codes, [Some(1), Some(3), Some(4), Some(0), None]);
     }
 }

@@ -29,8 +29,3 @@ pub fn lives(pid: Pid) -> bool {
         state.is_some_and(|s| !matches!(s, "Z" | "X" | "x"))
     })
 }
-
-/// What the kernel calls the process.
-pub fn name(pid: Pid) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).map_or_else(|_| "?".into(), |n| n.trim_end().to_string())
-}
