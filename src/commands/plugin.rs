@@ -38,6 +38,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_gdb_without_python_says_so_first() {
+        let first = GDB.lines().find(|l| !l.starts_with('#')).unwrap();
+        assert!(first.starts_with("echo ") && first.contains("needs a gdb with Python") && first.ends_with("\\n"));
+    }
+
+    #[test]
     fn plugins_stay_thin_and_say_which_binary() {
         for text in [GDB, LLDB] {
             assert!(text.lines().count() < 200, "{} lines", text.lines().count());
