@@ -1,6 +1,5 @@
 # hangscope inside gdb (9 or newer, rocgdb too): who blocks whom in the process or core that is open.
-# It decides nothing: it starts `hangscope bridge` and answers what that asks. See plugins/PROTOCOL.md.
-# A gdb without Python takes what follows for its own commands, and says this:
+# It starts `hangscope bridge` and answers what that asks: plugins/PROTOCOL.md. A gdb without Python says only this:
 echo = """: hangscope needs a gdb with Python (not gdb-minimal); or give `hangscope core` a core of the process\n
 """
 
