@@ -103,7 +103,7 @@ READY_API void ready_gpu_spins(void)
     ready_put(READY_GPU_SPINS, 0, 0);
 }
 
-/* ... or whichever of them the runtime likes. */
+/* ... or whichever of them the runtime likes, or a moment's sleep between two looks. */
 READY_API void ready_gpu(void)
 {
     ready_put(READY_GPU, 0, 0);
@@ -174,7 +174,8 @@ static int ready_is_there(struct ready_place *p)
     if (p->where == READY_IN_CALL)
         return rest != text && number == (long)p->from;
     if (p->where == READY_GPU_ASLEEP || p->where == READY_GPU)
-        return number == SYS_ioctl && strstr(rest, " 0xc0184b0c ");
+        return (number == SYS_ioctl && strstr(rest, " 0xc0184b0c ")) ||
+               (p->where == READY_GPU && number == SYS_clock_nanosleep);
     if (rest == text || number != SYS_futex)
         return 0;
     uintptr_t word = strtoull(rest, NULL, 16);

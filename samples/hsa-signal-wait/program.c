@@ -1,5 +1,6 @@
-/* A thread waits for an HSA signal that nobody completes: asleep in the kernel, spinning, or for any of two.
- * usage: program [asleep|spinning|any] */
+/* A thread waits for an HSA signal that nobody completes: asleep in the kernel, spinning, looking at it every
+ * 20 microseconds as HSA does without interrupts, or for any of two.
+ * usage: program [asleep|spinning|looking|any] */
 #include "../rocm/hip.h"
 
 int main(int argc, char **argv)
@@ -8,6 +9,8 @@ int main(int argc, char **argv)
     uint64_t signals[3];
     rocm_begin(argv);
     rocm_open(false);
+    if (!strcmp(how, "looking"))
+        setenv("HSA_ENABLE_INTERRUPT", "0", 1);
     MUST(hsa_init());
     for (int i = 0; i < 3; i++)
         MUST(hsa_signal_create(i + 1, 0, NULL, &signals[i]));
@@ -22,6 +25,8 @@ int main(int argc, char **argv)
     bool spin = !strcmp(how, "spinning");
     if (spin)
         ready_gpu_spins();
+    else if (!strcmp(how, "looking"))
+        ready_gpu();
     else
         ready_gpu_asleep();
     return (int)hsa_signal_wait_scacquire(signals[1], HSA_LT, 1, UINT64_MAX, spin);

@@ -91,6 +91,7 @@ struct wait {
 static struct wait waits[WAITS];
 static int waiting;
 static uint8_t happened[EVENTS];
+static uint64_t age[EVENTS]; /* how often it has happened, less one: runtimes since 6.0 tell which they have seen */
 
 static uint64_t now(void)
 {
@@ -132,9 +133,18 @@ static void answer(int listener)
         struct wait *w = &waits[i];
         int come = 0;
         for (uint32_t e = 0; e < w->count && e < 256; e++) {
-            uint32_t id = (uint32_t)get64(w->events + 48 * e + 40); /* kfd_event_data.event_id */
-            if (id && id < EVENTS && happened[id])
+            uint64_t event = w->events + 48 * e, seen = get64(event); /* kfd_event_data: last_event_age, event_id at 40 */
+            uint32_t id = (uint32_t)get64(event + 40);
+            if (!id || id >= EVENTS)
+                continue;
+            if (happened[id])
                 come = used[id] = 1;
+            if (seen && seen != age[id] + 1)
+                come = 1;
+            if (seen && come) {
+                seen = age[id] + 1;
+                put(event, &seen, sizeof seen);
+            }
         }
         uint32_t result = come ? 0 : 1;
         if (!come && (!w->deadline || now() < w->deadline)) {
@@ -150,14 +160,21 @@ static void answer(int listener)
         happened[id] &= (uint8_t)!used[id];
 }
 
+static void happen(uint32_t event)
+{
+    if (event && event < EVENTS) {
+        happened[event] = 1;
+        age[event]++;
+    }
+}
+
 /* amd_signal_t: value at 8, event at 24 */
 static void complete(uint64_t signal)
 {
     uint64_t value = get64(signal + 8) - 1;
     uint32_t event = (uint32_t)get64(signal + 24);
     put(signal + 8, &value, sizeof value);
-    if (event && event < EVENTS)
-        happened[event] = 1;
+    happen(event);
 }
 
 /* May this packet begin? A barrier waits for its signals. */
@@ -241,8 +258,7 @@ static void be_the_gpu(int listener, int from_host)
             uint32_t event[64];
             ssize_t n = read(from_host, event, sizeof event);
             for (ssize_t i = 0; i < n / 4; i++)
-                if (event[i] && event[i] < EVENTS)
-                    happened[event[i]] = 1;
+                happen(event[i]);
         }
         if (shared->wanted == TAKING && shared->reached != TAKING)
             for (uint32_t i = 0; i < shared->count; i++)
@@ -566,7 +582,7 @@ static int answer_kfd(unsigned number, void *argument)
     switch (number) {
     case 0x01: /* version */
         u[0] = 1;
-        u[1] = 11;
+        u[1] = 14; /* the first that tells an event's age */
         return 0;
     case 0x02: return create_queue(q, u);
     case 0x03: destroy_queue(u[0]); return 0;
