@@ -1,5 +1,5 @@
 /* The GPU no longer completes what it is given. A thread waits for it in one of the calls of HIP that wait.
- * usage: program stream|device|event|memcpy|taken|blocking; taken: the GPU has begun with the first of the packets;
+ * usage: program stream|event|taken|blocking; taken: the GPU has begun with the first of the packets;
  * blocking: HIP was told to sleep in its waits, and does so now and then */
 #include "../rocm/hip.h"
 
@@ -29,11 +29,7 @@ int main(int argc, char **argv)
         fakekfd_take();
     ready_begin(1);
     ready_gpu();
-    if (!strcmp(how, "device"))
-        return hipDeviceSynchronize();
     if (!strcmp(how, "event"))
         return hipEventSynchronize(event);
-    if (!strcmp(how, "memcpy"))
-        return hipMemcpy(memory, host, sizeof host, 1);
     return hipStreamSynchronize(stream);
 }
