@@ -39,7 +39,8 @@ pub struct Expect {
     #[serde(default)]
     kind: OneOf,
     /// The same where the program is looked at without its children.
-    alone: Option<String>,
+    #[serde(default)]
+    alone: OneOf,
     certainty: Option<String>,
     #[serde(default)]
     pattern: OneOf,
@@ -159,8 +160,9 @@ impl Expect {
         let verdict = &report["verdict"];
         let kind = verdict["kind"].as_str().unwrap_or("absent");
         let one_process = report["processes"].as_array().is_some_and(|all| all.len() == 1);
-        if let Some(alone) = self.alone.as_deref().filter(|_| one_process) {
-            return if kind == alone { Ok(()) } else { Err(format!("alone its kind is {kind}, not {alone}")) };
+        if one_process && !matches!(self.alone, OneOf::Any) {
+            let good = self.alone.allows(kind);
+            return if good { Ok(()) } else { Err(format!("alone its kind is {kind}, not {}", self.alone.say())) };
         }
         if self.healthy {
             if STUCK.contains(&kind) || code == 1 {

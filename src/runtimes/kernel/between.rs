@@ -25,8 +25,29 @@ fn full_pipe(id: ResourceId) -> Option<u64> {
     }
 }
 
+/// A lock in shared memory records its owner's tid; to the other process that is no thread of its own. Here it may be one of
+/// the run's.
+fn find_owners(snapshots: &[Snapshot], facts: &mut Facts) {
+    let mut by_tid: BTreeMap<i32, Vec<ThreadRef>> = BTreeMap::new();
+    for (p, snapshot) in snapshots.iter().enumerate() {
+        for (thread, t) in snapshot.threads.iter().zip(threads_of(snapshots, p)) {
+            by_tid.entry(thread.tid.0).or_default().push(t);
+        }
+    }
+    for hold in &mut facts.holds {
+        if let (Holder::Process(tid), ResourceId::Shared { .. }, Certainty::Recorded) =
+            (hold.holder, hold.of, hold.certainty)
+            // of the same number in two namespaces either may be meant
+            && let Some([one]) = by_tid.get(&tid.0).map(Vec::as_slice)
+        {
+            hold.holder = Holder::Thread(*one);
+        }
+    }
+}
+
 /// Adds who could end such waits. `readers`: every process known to have the reading end of a pipe open.
 pub fn join(snapshots: &[Snapshot], readers: &BTreeMap<u64, BTreeSet<Pid>>, facts: &mut Facts) {
+    find_owners(snapshots, facts);
     let wanted: BTreeSet<ResourceId> = facts.waits.iter().map(|w| w.on).collect();
     for id in wanted {
         let holds = match (id, full_pipe(id)) {
