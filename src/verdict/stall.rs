@@ -63,14 +63,22 @@ pub(super) fn doing(look: &Look<'_>, t: ThreadRef) -> Doing {
 fn at_device(look: &Look<'_>, t: ThreadRef, wait: &DeviceWait) -> Option<Doing> {
     let timed = look.graph.waits.get(&t).is_none_or(|w| w.timeout != Timeout::None);
     if wait.over {
-        return Some(Doing::Runs);
+        // what it waits for has happened: it is about to wake; unless it still sleeps at the second look, its event lost
+        let asleep =
+            |m: &Movement| !wait.polls && !m.devices.contains(&t) && !m.moved.contains(&t) && !m.ran.contains(&t);
+        return Some(if look.movement.is_some_and(asleep) && !timed { Doing::Waits } else { Doing::Runs });
     }
     if wait.pulse.is_empty() || timed {
         return None;
     }
-    let moved = |m: &Movement| m.devices.contains(&t) || (!wait.polls && m.moved.contains(&t));
+    // where no queue tells, a thread that slept anew may have been woken in between
+    let alone = wait.pulse.len() <= SIGNAL_ALONE;
+    let moved = |m: &Movement| m.devices.contains(&t) || (!wait.polls && alone && m.moved.contains(&t));
     Some(if look.movement.is_some_and(moved) { Doing::Runs } else { Doing::Waits })
 }
+
+/// Numbers of a pulse that tells only of a signal: its address and its value.
+const SIGNAL_ALONE: usize = 2;
 
 /// Every thread of the look.
 pub(super) fn threads(look: &Look<'_>) -> Vec<ThreadRef> {

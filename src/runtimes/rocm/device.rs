@@ -125,6 +125,9 @@ impl<'a> Device<'a> {
     pub fn describe(&self, signal: &Signal, below_one: bool) -> Vec<String> {
         let wanted = if below_one { ", and the wait is for a value below 1" } else { "" };
         let mut said = vec![format!("signal {} reads {}{wanted}", signal.at, signal.value)];
+        if below_one && signal.value < 1 {
+            said.push("that has happened: the thread is about to wake, or its event was lost".to_owned());
+        }
         match self.producer(signal.at) {
             Some((ring, packet)) => {
                 let what = packet.describe(self.kernels, &self.signals);

@@ -145,6 +145,9 @@ impl Monitors<'_> {
             let calls = self.calls.of(index);
             let Some(call) = calls.first().filter(|c| c.domain == "hip") else { continue };
             let polls = sleeper.semaphore.is_none();
+            if polls && facts.devices.contains_key(&self.view.thread(index)) {
+                continue;
+            }
             let Some((monitor, how)) = self.monitor_of(&sleeper) else {
                 if polls {
                     continue;
@@ -215,7 +218,11 @@ impl Monitors<'_> {
             .filter_map(|(at, _)| Some(Addr((*at)?.0.checked_sub(item.offset)?)))
             .collect();
         let mut seen = std::collections::BTreeSet::new();
-        let objects = sleeper.words.iter().map(|(_, w)| *w).filter(|w| may_be_object(self.view.snapshot, *w));
+        // words of the waiter's own stack look like a monitor that names its semaphore
+        let stack = sleeper.words.iter().find_map(|(at, _)| self.view.snapshot.mapping_at((*at)?));
+        let elsewhere = |at: Addr| stack.is_none_or(|m| !m.contains(at));
+        let objects = sleeper.words.iter().map(|(_, w)| *w);
+        let objects = objects.filter(|w| elsewhere(*w) && may_be_object(self.view.snapshot, *w));
         objects.filter(|at| seen.insert(*at)).find_map(|at| {
             let image = self.layouts.monitor.read(memory, at)?;
             let contenders = image.word("contendersList_")?;
@@ -231,7 +238,9 @@ impl Monitors<'_> {
                 }
                 // who is next in turn does not sleep
                 None => {
-                    let next = locked && !on_deck.is_null() && sleeper.words.iter().any(|(_, w)| *w == on_deck);
+                    let named = image.layout.field("name_").is_some();
+                    let next =
+                        named && locked && !on_deck.is_null() && sleeper.words.iter().any(|(_, w)| *w == on_deck);
                     let how =
                         format!("it polls; onDeck_ of the monitor at {at} names {on_deck}, which its stack names too");
                     next.then_some(how)?
@@ -242,13 +251,12 @@ impl Monitors<'_> {
                 Some(_) => Some(self.name_at(at)?),
                 None => None,
             };
-            let monitor = Monitor {
-                at,
-                name,
-                locked,
-                owner: Addr(image.word("owner_")?),
-                recursive: image.word("recursive_")? & 1 != 0,
-            };
+            let owner = Addr(image.word("owner_")?);
+            // without a name the owner must tell that it is one
+            if name.is_none() && !(locked && self.thread_of(owner).is_some()) {
+                return None;
+            }
+            let monitor = Monitor { at, name, locked, owner, recursive: image.word("recursive_")? & 1 != 0 };
             Some((monitor, how))
         })
     }
