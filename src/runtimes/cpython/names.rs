@@ -21,6 +21,12 @@ const MAX_CLASSES: usize = 16;
 /// Bytes of an instance searched for slots.
 const MAX_INSTANCE: u64 = 4096;
 
+/// Globals of one module that are looked into, and items of each.
+const MAX_CONTAINERS: usize = 128;
+const MAX_ITEMS: usize = 256;
+/// Modules whose globals are looked into for one name.
+const MAX_MODULES: usize = 8;
+
 /// Types whose instances have no attributes.
 const PLAIN: [&str; 8] = ["int", "str", "float", "bool", "bytes", "NoneType", "tuple", "_thread.lock"];
 
@@ -52,6 +58,16 @@ impl<'a> Names<'a> {
         frames()
             .find_map(|f| self.global(f, target))
             .or_else(|| frames().find_map(|f| self.attribute_of_local(f, target)))
+            .or_else(|| {
+                // the frames of one module say the same
+                let mut seen: Vec<Addr> = Vec::new();
+                let mut unseen = |f: &&Framed| {
+                    let globals = self.globals_of(f).filter(|g| !seen.contains(g) && seen.len() < MAX_MODULES);
+                    seen.extend(globals);
+                    globals.is_some()
+                };
+                frames().filter(|f| unseen(f)).find_map(|f| self.in_global(f, target))
+            })
             .or_else(|| frames().find_map(|f| self.local(f, target)))
     }
 
@@ -126,6 +142,40 @@ impl<'a> Names<'a> {
         match module.and_then(|m| o.string(m).ok()) {
             Some(module) => Some(format!("{module}.{name}")),
             None => Some(name),
+        }
+    }
+
+    /// `__main__.forks[1]`: an item of a list, a tuple or a dict that is a global.
+    fn in_global(&self, framed: &Framed, target: Addr) -> Option<String> {
+        let o = self.objects;
+        let globals = self.entries(self.globals_of(framed)?);
+        let (key, item) =
+            globals.iter().take(MAX_CONTAINERS).find_map(|(key, value)| Some((*key, self.item(*value, target)?)))?;
+        let module = globals.iter().find(|(k, _)| o.string_is(*k, "__name__")).and_then(|(_, v)| o.string(*v).ok());
+        let module = module.map(|m| format!("{m}.")).unwrap_or_default();
+        Some(format!("{module}{}[{item}]", o.string(key).ok()?))
+    }
+
+    /// Where in a container `target` stands: an index, or a key that is a number or a string.
+    fn item(&self, container: Addr, target: Addr) -> Option<String> {
+        let o = self.objects;
+        let kind = o.type_of(container)?;
+        let index = |items: Vec<Addr>| items.iter().take(MAX_ITEMS).position(|i| *i == target).map(|i| i.to_string());
+        let small = || o.size(container).is_some_and(|n| n <= MAX_ITEMS as u64);
+        match kind.name.as_str() {
+            "list" if small() => index(o.list(container).ok()?),
+            "tuple" if small() => index(o.tuple(container).ok()?),
+            // the number of its entries stands where a sized object keeps its size
+            "dict" if small() => {
+                let entries = o.dict(container).ok().filter(|e| e.len() <= MAX_ITEMS)?;
+                let (key, _) = entries.into_iter().find(|(_, v)| *v == target)?;
+                match o.type_of(key)?.name.as_str() {
+                    "int" => o.int(key).ok().map(|n| n.to_string()),
+                    "str" => o.string(key).ok().map(|s| format!("'{}'", s.chars().take(64).collect::<String>())),
+                    _ => None,
+                }
+            }
+            _ => None,
         }
     }
 
