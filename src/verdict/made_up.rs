@@ -27,6 +27,8 @@ pub(crate) struct Made {
     pub(crate) parent: Option<Parent>,
     /// Threads that moved between two looks; `None`: one look.
     pub(crate) moved: Option<Vec<ThreadRef>>,
+    /// Threads that wait for a device which got on between them.
+    pub(crate) devices_moved: Vec<ThreadRef>,
 }
 
 struct MadeThread {
@@ -248,6 +250,7 @@ impl Made {
             apart: Duration::from_millis(500),
             moved: moved.iter().copied().collect(),
             ran: moved.iter().copied().collect(),
+            devices: self.devices_moved.iter().copied().collect(),
             ..Movement::default()
         });
         let look = Look {

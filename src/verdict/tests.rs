@@ -4,7 +4,9 @@ mod interpreters;
 
 use super::made_up::Made;
 use super::{Behind, Kind, Verdict};
-use crate::facts::{Certainty, GilRole, Holder, Mode, Reentrancy, ResourceId, ResourceKind, Timeout, Wakers};
+use crate::facts::{
+    Certainty, DeviceWait, GilRole, Holder, Mode, Reentrancy, ResourceId, ResourceKind, Timeout, Wakers,
+};
 use crate::units::{FrameIx, ThreadRef, Tid};
 
 /// Two threads, two mutexes, opposite orders.
@@ -616,4 +618,65 @@ fn a_full_pipe_whose_reader_waits_for_the_writer() {
     // a thread of the parent that may read it later
     made.two_looks(&[parent]);
     assert_eq!(made.judged().kind, Kind::Busy);
+}
+
+/// Main holds the GIL and polls for a signal of the GPU; two others want the GIL.
+fn gil_across_gpu() -> (Made, ThreadRef) {
+    let mut made = Made::new();
+    let gil = made.gil();
+    let main = made.running(402, "MainThread");
+    let signal = made.resource(ResourceKind::GpuSignal, "", 0x7f00);
+    made.entry(signal).wakers = Wakers::Outside;
+    made.holds(main, gil);
+    made.waits(main, signal);
+    let state = vec!["queue 0x10 has 3 packets pending (read 118, write 121)".to_owned()];
+    made.facts.devices.insert(main, DeviceWait { polls: true, over: false, pulse: vec![1, 2, 3], state });
+    for i in 0..2 {
+        let t = made.thread(403 + i, "load");
+        made.waits(t, gil).timeout = Timeout::Periodic;
+    }
+    (made, main)
+}
+
+#[test]
+fn a_thread_that_polls_a_device_gets_on_only_with_the_device() {
+    let (mut made, main) = gil_across_gpu();
+    made.two_looks(&[main]);
+    let v = made.judged();
+    assert_eq!((v.kind, v.stalls[0].pattern, v.stalls[0].behind.len()), (Kind::Stalled, "gil-held-across-wait", 2));
+    assert!(v.headline.starts_with("WAITING FOR THE GPU, no cycle: thread 402"), "{}", v.headline);
+    let said = &v.stalls[0].explanation;
+    assert!(said.contains("Queue 0x10 has 3 packets pending (read 118, write 121)."), "{said}");
+    made.devices_moved = vec![main];
+    assert_eq!(made.judged().kind, Kind::Busy, "the queue moved on");
+}
+
+#[test]
+fn what_a_device_has_done_is_not_waited_for_unless_the_event_was_lost() {
+    let (mut made, main) = gil_across_gpu();
+    made.facts.devices.get_mut(&main).unwrap().over = true;
+    made.two_looks(&[main]);
+    assert_eq!(made.judged().kind, Kind::Busy, "it is about to see it");
+    made.facts.devices.get_mut(&main).unwrap().polls = false;
+    made.state(main, 'S');
+    made.moved = None;
+    assert_eq!(made.judged().kind, Kind::Busy, "one look: it is about to wake");
+    made.two_looks(&[]);
+    assert_eq!(made.judged().kind, Kind::Stalled, "it still sleeps at the second look");
+}
+
+#[test]
+fn a_cycle_through_the_gpu_is_inferred_and_told_as_one() {
+    let (mut made, main) = gil_across_gpu();
+    let callback = made.thread(410, "callback");
+    let (gil, signal) = (made.gil(), made.resource(ResourceKind::GpuSignal, "", 0x7f00));
+    made.entry(signal).wakers = Wakers::Holders;
+    made.waits(callback, gil).timeout = Timeout::Periodic;
+    made.holds(callback, signal).certainty = Certainty::Inferred;
+    made.two_looks(&[main]);
+    let v = made.judged();
+    assert_eq!((v.kind, v.certainty), (Kind::Deadlock, Some(Certainty::Inferred)));
+    assert_eq!(v.cycles[0].pattern, "gil-held-across-wait");
+    assert!(v.headline.contains("the GPU waits for a callback in thread 410"), "{}", v.headline);
+    assert!(v.cycles[0].explanation.contains("is inferred"), "{}", v.cycles[0].explanation);
 }
