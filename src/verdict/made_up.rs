@@ -251,7 +251,6 @@ impl Made {
             moved: moved.iter().copied().collect(),
             ran: moved.iter().copied().collect(),
             devices: self.devices_moved.iter().copied().collect(),
-            ..Movement::default()
         });
         let look = Look {
             graph: &graph,
