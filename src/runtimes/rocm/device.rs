@@ -133,6 +133,7 @@ impl<'a> Device<'a> {
                 let what = packet.describe(self.kernels, &self.signals);
                 said.push(format!("packet {} of queue {} completes it: {what}", packet.id, ring.queue.at));
                 said.extend(self.describe_queue(ring));
+                said.extend(self.behind(ring));
             }
             None => {
                 let waiting: Vec<&Ring> = self.rings.iter().filter(|r| r.queue.pending() > 0).collect();
@@ -144,6 +145,25 @@ impl<'a> Device<'a> {
                     });
                 }
             }
+        }
+        said
+    }
+
+    /// The queues that the queue of `ring` waits for, one after the other: the barrier at its head waits for a signal that a
+    /// packet of another queue completes.
+    fn behind(&self, ring: &Ring) -> Vec<String> {
+        let mut said = Vec::new();
+        let mut seen = BTreeSet::from([ring.queue.at]);
+        let mut at = ring;
+        while let Some(head) = at.packets.iter().find(|p| p.id == at.queue.read && at.queue.pending() > 0) {
+            let open = head.waits_for().iter().filter_map(|s| self.signals.at(*s)).find(|s| s.value != 0);
+            let Some((next, packet)) = open.and_then(|s| self.producer(s.at)) else { break };
+            if seen.len() >= MAX_CHAIN || !seen.insert(next.queue.at) {
+                break;
+            }
+            said.push(format!("packet {} of queue {} completes that one", packet.id, next.queue.at));
+            said.extend(self.describe_queue(next));
+            at = next;
         }
         said
     }
