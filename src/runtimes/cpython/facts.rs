@@ -8,7 +8,7 @@ use super::merge::{Grouping, count_loops, merge};
 use super::objects::Objects;
 use super::offsets::{FrameLayout, NoOffsets, Offsets};
 use super::place::PyStack;
-use super::scene::Scene;
+use super::scene::{Beat, Scene};
 use super::threads::{Doubt, Interpreter};
 use crate::facts::{Facts, Gap, GilRole, ManagedFrame, ManagedThread, RuntimeNote, SignalHandler};
 use crate::memory::WalkEnd;
@@ -36,7 +36,7 @@ pub(super) fn facts_of(found: &Found, view: &View<'_>) -> Facts {
     let objects = Objects::new(view.memory, offsets);
     match Census::take(&objects, found) {
         Ok(census) => {
-            let scene = Scene::look(&objects, &census, &view.snapshot.threads);
+            let scene = Scene::look(&objects, &census, &view.snapshot.threads, Beat::Thought);
             let loops = Loops::new(found);
             let natives = BTreeMap::new();
             Telling { found, view, o: offsets, objects: &objects, census: &census, scene: &scene, loops, natives }

@@ -69,6 +69,8 @@ pub(super) struct Givers<'a> {
     /// Bound `release` methods that are called some time: the locks themselves.
     released: BTreeSet<Addr>,
     modules: Vec<Addr>,
+    /// Whether some of it could not be read.
+    pub incomplete: bool,
 }
 
 /// Whether a file is part of Python: what it does with its own locks is known, and it knows no other's.
@@ -86,6 +88,7 @@ struct Search<'a, 'b> {
     seen: BTreeSet<Addr>,
     found: Vec<Candidate>,
     released: BTreeSet<Addr>,
+    incomplete: bool,
 }
 
 /// Where something was found.
@@ -103,7 +106,10 @@ impl Search<'_, '_> {
         if depth > MAX_DEPTH || self.seen.len() >= MAX_CODES {
             return;
         }
-        let Some(kind) = o.type_of(object) else { return };
+        let Some(kind) = o.type_of(object) else {
+            self.incomplete |= o.type_addr(object).is_err();
+            return;
+        };
         match kind.name.as_str() {
             "function" => {
                 // what another module defines is looked at there
@@ -112,6 +118,7 @@ impl Search<'_, '_> {
                     return;
                 }
                 if let Ok(code) = o.addr(object, o.o.function_code) {
+                    self.incomplete |= o.type_addr(code).is_err();
                     self.code(code, At { module: globals.unwrap_or(at.module), ..at }, &mut Vec::new());
                 }
                 for inner in o.closure(object) {
@@ -150,6 +157,8 @@ impl Search<'_, '_> {
         if outer.len() > MAX_DEPTH || self.seen.len() >= MAX_CODES || !o.is(code, "code") || !self.seen.insert(code) {
             return;
         }
+        let names = o.addr(code, o.o.code_names).and_then(|names| o.word(names, o.o.ob_size));
+        self.incomplete |= names.is_err();
         if self.inference.releases(code) {
             self.found.push(Candidate {
                 code,
@@ -178,8 +187,14 @@ impl<'a> Givers<'a> {
         stacks: impl Iterator<Item = &'f [Framed]> + Clone,
         handlers: &[Addr],
     ) -> Givers<'a> {
-        let mut search =
-            Search { objects, inference, seen: BTreeSet::new(), found: Vec::new(), released: BTreeSet::new() };
+        let mut search = Search {
+            objects,
+            inference,
+            seen: BTreeSet::new(),
+            found: Vec::new(),
+            released: BTreeSet::new(),
+            incomplete: false,
+        };
         let frames = || stacks.clone().flat_map(|s| s.iter().take(MAX_FRAMES));
         for handler in handlers {
             search.object(*handler, At { module: Addr::NULL, class: None, pending: true }, 0);
@@ -194,6 +209,7 @@ impl<'a> Givers<'a> {
         let modules = modules_of(objects, inference, frames());
         for module in &modules {
             let entries = inference.names().entries(*module);
+            search.incomplete |= entries.is_empty() && objects.dict(*module).is_err();
             for (_, value) in entries.iter().take(MAX_ENTRIES) {
                 search.object(*value, At { module: *module, class: None, pending: false }, 0);
             }
@@ -205,8 +221,9 @@ impl<'a> Givers<'a> {
                 search.code(code.addr, At { module, class: None, pending: false }, &mut Vec::new());
             }
         }
+        let incomplete = search.incomplete;
         let (candidates, released) = (search.found, search.released);
-        Givers { objects, inference, candidates, released, modules }
+        Givers { objects, inference, candidates, released, modules, incomplete }
     }
 
     /// A function that gives `lock` back and does not take it; one that names it before one that is handed it.

@@ -52,7 +52,7 @@ use crate::units::Addr;
 use census::Census;
 use find::Found;
 use objects::Objects;
-use scene::Scene;
+use scene::{Beat, Scene};
 
 /// The CPython interpreter.
 pub struct CPython;
@@ -90,7 +90,7 @@ fn read_once(found: &Found, memory: &dyn Memory, threads: &[ThreadState], locals
     if threads.is_empty() {
         scene::rehearse(&objects, &census);
     } else {
-        let scene = Scene::look(&objects, &census, threads);
+        let scene = Scene::look(&objects, &census, threads, Beat::Pause);
         for stack in scene.stacks.values().filter(|_| locals) {
             stack.frames.iter().take(locals::MAX_FRAMES).for_each(|framed| drop(objects.told_locals(framed)));
         }

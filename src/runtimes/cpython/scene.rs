@@ -45,6 +45,15 @@ pub(super) struct Scene<'a> {
     pub attachments: Attachments,
 }
 
+/// When a look is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Beat {
+    /// While the target is held: for what is read, and briefly.
+    Pause,
+    /// Afterwards.
+    Thought,
+}
+
 /// A permit of a semaphore, by the `with` block it was taken for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Permit {
@@ -64,7 +73,7 @@ const MAX_NAMERS: usize = 4;
 
 impl<'a> Scene<'a> {
     /// Looks at the threads of an instant.
-    pub(super) fn look(objects: &Objects<'_>, census: &'a Census, threads: &[ThreadState]) -> Scene<'a> {
+    pub(super) fn look(objects: &Objects<'_>, census: &'a Census, threads: &[ThreadState], beat: Beat) -> Scene<'a> {
         let places = Places::find(objects, census, threads);
         let stacks = places.stacks(census);
         let mut codes = census.codes.borrow_mut();
@@ -92,7 +101,11 @@ impl<'a> Scene<'a> {
         let permits = find_permits(objects, &stacks, &waits);
         let mut claims =
             Claims { witnessed: &mut witnessed, probable: &mut probable, permits: &permits, released: BTreeSet::new() };
-        let given = claims.doubt_given(objects, &inference, census, &stacks, handlers, &waits);
+        // the code of whole modules: asked for since the rehearsal, thought about after the release
+        let given = match beat {
+            Beat::Pause => Vec::new(),
+            Beat::Thought => claims.doubt_given(objects, &inference, census, &stacks, handlers, &waits),
+        };
         let released = claims.released;
         let pools = find_pools(objects, &stacks);
         let attachments = Attachments::look(objects, census, &places, threads, |i| waits.contains_key(&i));
@@ -205,16 +218,23 @@ impl Claims<'_> {
             let wants = |t: usize| wanted_by(waits, t).is_some_and(|l| l.addr == lock);
             let users = stacks.iter().filter(|(t, _)| **t == holder || wants(**t));
             let frames = users.flat_map(|(_, s)| s.frames.iter().take(MAX_HANDLE_FRAMES));
-            let Some(giver) = givers.of(lock, frames, &mut codes) else { continue };
+            let giver = givers.of(lock, frames, &mut codes);
+            if giver.is_none() && !givers.incomplete {
+                continue;
+            }
+            let doubt = match giver {
+                Some(_) => "the program has code that gives back locks it is handed",
+                None => "the program's code could not be read to its end: some of it may give the lock back",
+            };
             if self.permits.iter().any(|p| p.semaphore == lock) {
                 self.released.insert(lock);
-            } else if giver.named {
+            } else if let Some(giver) = giver.filter(|g| g.named) {
                 self.witnessed.retain(|w| w.lock.addr != lock);
                 self.probable.remove(&lock);
                 given.push((lock, holder, giver.place));
             } else {
                 for w in self.witnessed.iter_mut().filter(|w| w.lock.addr == lock) {
-                    w.doubt = w.doubt.or(Some("the program has code that gives back locks it is handed"));
+                    w.doubt = w.doubt.or(Some(doubt));
                 }
             }
         }
@@ -326,6 +346,9 @@ pub(super) fn rehearse(objects: &Objects<'_>, census: &Census) {
     }
     EventLoops::look(objects, census, all);
     let mut asked: BTreeSet<Addr> = BTreeSet::new();
+    // on some versions only the exit method of what is waited for stands on the newest frame's stack
+    let plain = witnessed.iter().filter(|w| w.lock.kind == LockKind::Lock).map(|w| w.lock.addr);
+    asked.extend(plain.take(MAX_ASKED));
     for framed in stacks.iter().filter_map(|s| s.first()) {
         let Some(code) = &framed.code else { continue };
         for word in objects.stack_words(&framed.frame, code) {
@@ -334,7 +357,8 @@ pub(super) fn rehearse(objects: &Objects<'_>, census: &Census) {
         }
         objects.locals(&framed.frame, code);
     }
-    if !asked.is_empty() {
+    let of_semaphore = |f: &Framed| f.is("threading.py", "acquire");
+    if !asked.is_empty() || stacks.iter().any(|s| s.iter().take(4).any(of_semaphore)) {
         let handlers: Vec<Addr> = census.handlers.iter().flatten().map(|(_, f)| *f).collect();
         let givers = Givers::look(objects, &inference, stacks.iter().map(Vec::as_slice), &handlers);
         for lock in &asked {
