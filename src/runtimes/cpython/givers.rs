@@ -24,6 +24,8 @@ const MAX_DEPTH: usize = 6;
 const MAX_ENTRIES: usize = 8192;
 /// Frames of one stack looked at, newest first.
 const MAX_FRAMES: usize = 256;
+/// Objects of one module whose attributes are looked at.
+const MAX_NAMED: usize = 128;
 /// Locals of one frame whose attributes are looked at.
 const MAX_LOCALS: usize = 24;
 
@@ -71,6 +73,8 @@ pub(super) struct Givers<'a> {
     modules: Vec<Addr>,
     /// Whether some of it could not be read.
     pub incomplete: bool,
+    /// The classes of those functions.
+    classes: BTreeSet<Addr>,
 }
 
 /// Whether a file is part of Python: what it does with its own locks is known, and it knows no other's.
@@ -223,7 +227,8 @@ impl<'a> Givers<'a> {
         }
         let incomplete = search.incomplete;
         let (candidates, released) = (search.found, search.released);
-        Givers { objects, inference, candidates, released, modules, incomplete }
+        let classes = candidates.iter().filter_map(|c| c.class).collect();
+        Givers { objects, inference, candidates, released, modules, incomplete, classes }
     }
 
     /// A function that gives `lock` back and does not take it; one that names it before one that is handed it.
@@ -252,9 +257,10 @@ impl<'a> Givers<'a> {
                 }
                 continue;
             }
-            let mut handed = calls.iter().filter(|c| c.on == Receiver::Other).peekable();
-            if found.is_none() && handed.peek().is_some() && handed.all(|c| !c.acquires) {
-                found = Some((candidate.code, candidate.pending));
+            let any: Vec<&Call> = calls.iter().filter(|c| self.is_any(candidate, c)).collect();
+            if found.is_none() && !any.is_empty() && any.iter().all(|c| !c.acquires) {
+                let handed = any.iter().any(|c| c.on == Receiver::Other);
+                found = Some((candidate.code, candidate.pending && handed));
             }
         }
         let (code, named) = found?;
@@ -286,6 +292,30 @@ impl<'a> Givers<'a> {
         }
     }
 
+    /// Whether a call may be one on any lock: one it is handed, or that of an object whose class only ever gives it back.
+    fn is_any(&self, candidate: &Candidate, call: &Call) -> bool {
+        match &call.on {
+            Receiver::Other => true,
+            Receiver::Attribute(name) => {
+                candidate.class.map_or(candidate.pending, |c| !self.takes(c, candidate.code, name))
+            }
+            Receiver::Global(_) => false,
+        }
+    }
+
+    /// Whether a class has other methods that use an attribute of this name, but for the one that makes it.
+    fn takes(&self, class: Addr, but: Addr, name: &str) -> bool {
+        let o = self.objects;
+        let dict = o.addr(class, o.o.type_dict).ok().filter(|d| !d.is_null());
+        let entries = dict.map(|d| self.inference.names().entries(d));
+        entries.iter().flat_map(|e| e.iter()).take(MAX_ENTRIES).any(|(key, value)| {
+            let code = || o.addr(*value, o.o.function_code).ok().filter(|c| *c != but);
+            o.is(*value, "function")
+                && !o.string_is(*key, "__init__")
+                && code().is_some_and(|c| self.inference.mentions(c, name))
+        })
+    }
+
     fn imports(&self, module: Addr, other: Addr) -> bool {
         let o = self.objects;
         module != other
@@ -307,6 +337,22 @@ impl<'a> Givers<'a> {
             }
         }
         let mut seen = BTreeSet::new();
+        let mut know = |handles: &mut Handles, value: Addr| {
+            if seen.insert(value) {
+                let (attribute, classes) = names.attribute_and_classes(value, lock).unzip();
+                handles.attributes.extend(attribute);
+                handles.classes.extend(classes.into_iter().flatten());
+            }
+        };
+        // objects of the program's own classes that its modules name
+        let o = self.objects;
+        for module in &self.modules {
+            let own = |v: &Addr| o.type_of(*v).is_some_and(|t| self.classes.contains(&t.addr));
+            let entries = names.entries(*module);
+            for value in entries.iter().take(MAX_ENTRIES).map(|(_, v)| *v).filter(own).take(MAX_NAMED) {
+                know(&mut handles, value);
+            }
+        }
         for framed in frames {
             let Some(code) = &framed.code else { continue };
             let global = names.globals_of(framed).and_then(|m| Some((m, names.key_of(m, lock)?)));
@@ -314,11 +360,8 @@ impl<'a> Givers<'a> {
             for (i, (name, value)) in self.objects.locals(&framed.frame, code).into_iter().enumerate() {
                 if value == lock {
                     handles.locals.insert((code.addr, name));
-                } else if i < MAX_LOCALS && seen.insert(value) {
-                    let known = names.attribute_and_classes(value, lock);
-                    let (attribute, classes) = known.unzip();
-                    handles.attributes.extend(attribute);
-                    handles.classes.extend(classes.into_iter().flatten());
+                } else if i < MAX_LOCALS {
+                    know(&mut handles, value);
                 }
             }
         }

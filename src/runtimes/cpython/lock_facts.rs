@@ -272,6 +272,9 @@ impl Telling<'_> {
     fn recorded(&self, lock: &Lock, id: ResourceId, ident: u64, blocks: &[&Witnessed]) -> Option<Hold> {
         let Some(index) = self.scene.places.by_ident(ident) else { return self.left_behind(lock, id, ident) };
         let block = blocks.iter().find(|w| w.thread == index);
+        if lock.lendable && (self.is_copied() || (block.is_none() && self.scene.lent.contains(&lock.addr))) {
+            return None;
+        }
         let mut evidence = vec![Evidence::new(format!(
             "the owner field of the {} at {} is {ident:#x}, the ident of thread {}",
             lock.type_name,
@@ -279,15 +282,28 @@ impl Telling<'_> {
             self.tid(index)
         ))];
         evidence.extend(block.map(|w| self.block_evidence(w)));
+        let lent = lock.lendable && block.is_none();
+        if lent {
+            evidence.push(Evidence::new(
+                "inferred, since any process may give such a lock back, and its taker does not see it",
+            ));
+        }
         Some(Hold {
             holder: Holder::Thread(self.thread(index)),
             of: id,
             mode: Mode::Exclusive,
-            certainty: Certainty::Recorded,
+            certainty: if lent { Certainty::Inferred } else { Certainty::Recorded },
             taken_at: None,
             taken_at_managed: block.and_then(|w| taken_at(w)),
             evidence,
         })
+    }
+
+    /// Whether this process is the copy of another one, in which `multiprocessing` has not forgotten what that one holds.
+    fn is_copied(&self) -> bool {
+        let mut stacks = self.scene.stacks.values();
+        self.view.snapshot.process.forked == Some(true)
+            && !stacks.any(|s| s.frames.iter().any(|f| f.is("process.py", "_bootstrap")))
     }
 
     /// A hold by a thread that is not in this process. A fork copies the thread's descriptor, which still tells its id.

@@ -44,6 +44,8 @@ pub(super) struct Lock {
     pub locked: bool,
     /// The owner's `threading.get_ident()`, where the lock records one and is taken.
     pub owner: Option<u64>,
+    /// Whether the owner is who took it last, and others may give it back: `multiprocessing.Lock`.
+    pub lendable: bool,
     /// What to call it where no name is found: `threading.Lock`.
     pub type_name: &'static str,
 }
@@ -160,7 +162,7 @@ impl Objects<'_> {
         let kind = self.type_of(at)?;
         let lock = |kind, sleep, locked, owner: Option<u64>, type_name| {
             let owner = owner.filter(|o| locked && *o != 0);
-            Some(Lock { addr: at, kind, sleep, locked, owner, type_name })
+            Some(Lock { addr: at, kind, sleep, locked, owner, lendable: false, type_name })
         };
         let l = &self.o.locks;
         match kind.name.as_str() {
@@ -222,7 +224,11 @@ impl Objects<'_> {
                 let own = self.int32(at, count).ok()? > 0;
                 let taken = own || is_semaphore_taken(self, sem).unwrap_or(false);
                 let owner = own.then(|| self.word(at, last).ok()).flatten();
-                lock(LockKind::SemLock, Some(Sleep::Semaphore(sem)), taken, owner, "multiprocessing lock")
+                // `kind` follows `maxvalue`: RECURSIVE_MUTEX 0, SEMAPHORE 1
+                let lendable = self.int32(at, most.checked_add(4)?).ok()? != 0;
+                let sleep = Some(Sleep::Semaphore(sem));
+                let lock = lock(LockKind::SemLock, sleep, taken, owner, "multiprocessing lock")?;
+                Some(Lock { lendable, ..lock })
             }
             "_queue.SimpleQueue" => {
                 let sleep = match (l.queue_byte, l.queue_sem) {

@@ -34,6 +34,8 @@ pub(super) struct Scene<'a> {
     pub permits: Vec<Permit>,
     /// Semaphores of which a function gives permits back that it does not take.
     pub released: BTreeSet<Addr>,
+    /// Locks between processes that code of somebody else gives back, or may be handed.
+    pub lent: BTreeSet<Addr>,
     pub pools: Vec<Pool>,
     /// Names of the objects held and waited for.
     pub names: HashMap<Addr, String>,
@@ -99,14 +101,22 @@ impl<'a> Scene<'a> {
         let mut probable = infer((&inference, &Holds::new(objects)), census, &stacks, &witnessed, &waits);
         let handlers = census.handlers.as_deref().unwrap_or_default();
         let permits = find_permits(objects, &stacks, &waits);
-        let mut claims =
-            Claims { witnessed: &mut witnessed, probable: &mut probable, permits: &permits, released: BTreeSet::new() };
+        let lendable = waits.keys().filter_map(|t| wanted_by(&waits, *t)).filter(|l| l.lendable);
+        let lendable = lendable.filter_map(|l| Some((l.addr, places.by_ident(l.owner?)?))).collect();
+        let mut claims = Claims {
+            witnessed: &mut witnessed,
+            probable: &mut probable,
+            permits: &permits,
+            lendable,
+            released: BTreeSet::new(),
+            lent: BTreeSet::new(),
+        };
         // the code of whole modules: asked for since the rehearsal, thought about after the release
         let given = match beat {
             Beat::Pause => Vec::new(),
             Beat::Thought => claims.doubt_given(objects, &inference, census, &stacks, handlers, &waits),
         };
-        let released = claims.released;
+        let (released, lent) = (claims.released, claims.lent);
         let pools = find_pools(objects, &stacks);
         let attachments = Attachments::look(objects, census, &places, threads, |i| waits.contains_key(&i));
         let names = name_all(objects, &stacks, &witnessed, &waits, &attachments);
@@ -121,6 +131,7 @@ impl<'a> Scene<'a> {
             given,
             permits,
             released,
+            lent,
             pools,
             names,
             entered,
@@ -184,8 +195,12 @@ struct Claims<'c> {
     witnessed: &'c mut Vec<Witnessed>,
     probable: &'c mut HashMap<Addr, Probable>,
     permits: &'c [Permit],
+    /// Who took the locks between processes that are waited for.
+    lendable: BTreeMap<Addr, usize>,
     /// Semaphores of which somebody's code gives permits back.
     released: BTreeSet<Addr>,
+    /// Locks between processes that somebody's code gives back, or may be handed.
+    lent: BTreeSet<Addr>,
 }
 
 impl Claims<'_> {
@@ -206,6 +221,7 @@ impl Claims<'_> {
             .chain(self.probable.iter().map(|(lock, p)| (*lock, p.thread)))
             .filter(|(lock, _)| wanted.contains(lock))
             .chain(self.permits.iter().map(|p| (p.semaphore, p.thread)))
+            .chain(self.lendable.iter().map(|(lock, t)| (*lock, *t)))
             .collect();
         let mut given = Vec::new();
         if held.is_empty() {
@@ -222,17 +238,24 @@ impl Claims<'_> {
             if giver.is_none() && !givers.incomplete {
                 continue;
             }
+            let handed = giver.is_some();
             let doubt = match giver {
                 Some(_) => "the program has code that gives back locks it is handed",
                 None => "the program's code could not be read to its end: some of it may give the lock back",
             };
             if self.permits.iter().any(|p| p.semaphore == lock) {
                 self.released.insert(lock);
+            } else if self.lendable.contains_key(&lock) {
+                self.lent.extend(giver.map(|_| lock));
             } else if let Some(giver) = giver.filter(|g| g.named) {
                 self.witnessed.retain(|w| w.lock.addr != lock);
                 self.probable.remove(&lock);
                 given.push((lock, holder, giver.place));
             } else {
+                // having called acquire is too little where the lock may be used as a signal
+                if handed {
+                    self.probable.remove(&lock);
+                }
                 for w in self.witnessed.iter_mut().filter(|w| w.lock.addr == lock) {
                     w.doubt = w.doubt.or(Some(doubt));
                 }
@@ -352,7 +375,7 @@ pub(super) fn rehearse(objects: &Objects<'_>, census: &Census) {
     for framed in stacks.iter().filter_map(|s| s.first()) {
         let Some(code) = &framed.code else { continue };
         for word in objects.stack_words(&framed.frame, code) {
-            let lock = objects.lock(word).filter(|l| l.kind == LockKind::Lock && l.locked);
+            let lock = objects.lock(word).filter(|l| (l.kind == LockKind::Lock || l.lendable) && l.locked);
             asked.extend(lock.filter(|_| asked.len() < MAX_ASKED).map(|l| l.addr));
         }
         objects.locals(&framed.frame, code);
