@@ -41,6 +41,12 @@ fn waits(look: &Look<'_>, t: ThreadRef) -> Option<Waits> {
     })
 }
 
+/// Whether a thread waits for a semaphore of the C library.
+fn semaphore(look: &Look<'_>, t: ThreadRef) -> bool {
+    let on = look.graph.waits.get(&t).and_then(|w| look.graph.resource(w.on));
+    on.is_some_and(|r| r.kind == ResourceKind::Semaphore)
+}
+
 /// Whether nobody is left in the process of `t`, and how many threads that has.
 pub(super) fn is_left(look: &Look<'_>, t: ThreadRef) -> Option<usize> {
     let all = forsaken(look).remove(&t.process)?;
@@ -89,8 +95,10 @@ fn forsaken(look: &Look<'_>) -> BTreeMap<ProcessIx, BTreeSet<ThreadRef>> {
         let all: BTreeSet<ThreadRef> = stuck.iter().copied().filter(|t| t.process == p).collect();
         let should = || all.iter().any(|t| waits(look, *t) == Some(Waits::Should));
         let may = || all.iter().any(|t| waits(look, *t) == Some(Waits::May));
+        // the one thing a handler in C may give: sem_post is safe there, and no interpreter tells of such a handler
+        let posted = || all.iter().any(|t| semaphore(look, *t));
         let works = || all.iter().any(|t| waits(look, *t) == Some(Waits::Work));
-        (threads > 0 && all.len() == threads && (should() || (may() && !works()))).then_some((p, all))
+        (threads > 0 && all.len() == threads && !posted() && (should() || (may() && !works()))).then_some((p, all))
     };
     processes.into_iter().filter_map(whole).collect()
 }

@@ -54,6 +54,13 @@ fn somebody_may_be_left_to_give_a_signal() {
     let (mut made, _, worker) = signalled(ResourceKind::PythonBarrier, Some(Vec::new()));
     made.two_looks(&[worker]);
     assert_eq!(kind(&made), Kind::Busy, "it moved");
+    let (mut made, ..) = signalled(ResourceKind::PythonBarrier, Some(Vec::new()));
+    let native = made.thread(3, "native");
+    let semaphore = made.resource(ResourceKind::Semaphore, "asked", 0x30);
+    made.entry(semaphore).wakers = Wakers::AnyThread;
+    made.entry(semaphore).idle = true;
+    made.waits(native, semaphore);
+    assert_eq!(kind(&made), Kind::Idle, "a handler in C may post it");
 }
 
 #[test]
