@@ -21,7 +21,8 @@ pub fn sample_names() -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(&dir)
         .expect("the samples")
         .flatten()
-        .filter(|e| e.path().join("expect.toml").is_file())
+        // a program whose `expect.toml` is missing is noticed where that is read
+        .filter(|e| ["program.c", "program.cpp", "program.py"].iter().any(|p| e.path().join(p).is_file()))
         .map(|e| e.file_name().to_string_lossy().into_owned())
         .collect();
     names.sort();
