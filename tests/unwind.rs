@@ -362,6 +362,12 @@ fn every_sample() {
             let Some(python) = pythons().pop() else { continue };
             place.python = Some((python, String::new()));
         }
+        let version = |key: &str| expect.get(key).and_then(toml::Value::as_str);
+        if version("since").is_some_and(|v| !place.is_since(v)) || version("until").is_some_and(|v| !place.is_until(v))
+        {
+            println!("{name}: not on this Python");
+            continue;
+        }
         let scratch = support::Scratch::new(&format!("unwind-{name}"));
         let running = support::running::start(&place, &built, &args, scratch.path()).unwrap();
         println!("{name}");
