@@ -54,11 +54,13 @@ pub(super) struct Objects<'a> {
     pub memory: &'a dyn Memory,
     pub o: &'a Offsets,
     types: RefCell<HashMap<Addr, Option<Rc<Type>>>>,
+    /// The names of code objects' local slots.
+    pub local_names: RefCell<HashMap<Addr, Rc<Vec<String>>>>,
 }
 
 impl<'a> Objects<'a> {
     pub(super) fn new(memory: &'a dyn Memory, o: &'a Offsets) -> Objects<'a> {
-        Objects { memory, o, types: RefCell::default() }
+        Objects { memory, o, types: RefCell::default(), local_names: RefCell::default() }
     }
 
     pub(super) fn word(&self, base: Addr, offset: u64) -> Result<u64, ReadError> {

@@ -6,6 +6,7 @@ use super::objects::{Objects, words_of};
 use super::offsets::FrameLayout;
 use crate::memory::MemoryExt;
 use crate::units::Addr;
+use std::rc::Rc;
 
 /// Slots of one frame read at most.
 const MAX_SLOTS: i32 = 4096;
@@ -78,9 +79,9 @@ impl Objects<'_> {
     /// The locals of `frame` that have a value: name and value, cells followed.
     pub(super) fn locals(&self, frame: &PyFrame, code: &Code) -> Vec<(String, Addr)> {
         let mut out = Vec::new();
-        for (index, name) in self.local_names(code).into_iter().enumerate() {
+        for (index, name) in self.local_names(code).iter().enumerate() {
             if let Some(value) = self.slot_value(frame, index as u64) {
-                out.push((name, value));
+                out.push((name.clone(), value));
             }
         }
         out
@@ -124,9 +125,15 @@ impl Objects<'_> {
     }
 
     /// The names of a code object's local slots, in their order: locals, cells, free variables.
-    fn local_names(&self, code: &Code) -> Vec<String> {
+    fn local_names(&self, code: &Code) -> Rc<Vec<String>> {
+        if let Some(known) = self.local_names.borrow().get(&code.addr) {
+            return Rc::clone(known);
+        }
         let items =
             self.name_tuples().into_iter().filter_map(|f| self.tuple(self.addr(code.addr, f).ok()?).ok()).flatten();
-        items.take(MAX_SLOTS as usize).map(|n| self.string(n).unwrap_or_else(|_| "?".to_owned())).collect()
+        let names = items.take(MAX_SLOTS as usize).map(|n| self.string(n).unwrap_or_else(|_| "?".to_owned()));
+        let names = Rc::new(names.collect::<Vec<_>>());
+        self.local_names.borrow_mut().insert(code.addr, Rc::clone(&names));
+        names
     }
 }
