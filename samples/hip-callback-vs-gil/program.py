@@ -5,7 +5,7 @@ import ctypes
 import rocm
 
 rocm.begin()
-binding = rocm.library("libbinding.so", keep_gil=True)
+binding = rocm.load("libbinding.so", keep_gil=True)
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)

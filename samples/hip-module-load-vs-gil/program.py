@@ -10,8 +10,8 @@ import threading
 import rocm
 
 rocm.begin()
-gates = rocm.library("libbinding.so")  # lets go of the GIL around each call
-binding = rocm.library("libbinding.so", keep_gil=True)
+gates = rocm.load("libbinding.so")  # lets go of the GIL around each call
+binding = rocm.load("libbinding.so", keep_gil=True)
 libc = ctypes.CDLL(None)
 IN_CALLBACK, MAIN_HOLDS_GIL = 0, 1
 BYSTANDERS = 6

@@ -10,7 +10,7 @@ import sys
 here = os.path.dirname(os.path.abspath(__file__))
 
 
-def library(name, keep_gil=False):
+def load(name, keep_gil=False):
     """A library that lies beside the program."""
     return (ctypes.PyDLL if keep_gil else ctypes.CDLL)(os.path.join(here, name))
 
