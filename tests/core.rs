@@ -1,6 +1,8 @@
 //! The core door on real cores: the kernel's and gcore's, whole and damaged, with and without their files; and minicores
 //! written from them.
 
+mod support;
+
 use hangscope::memory::{FileBytes, Kept, Memory, MemoryExt, ReadError};
 use hangscope::snapshot::{Snapshot, WithImages};
 use hangscope::target::core::{CoreFile, CoreOptions};
@@ -59,6 +61,7 @@ fn hang(dir: &Path, program: &Path, filter: Option<&str>) -> Running {
     let out = child.stdout.take().expect("a pipe");
     BufReader::new(out).read_line(&mut first).expect("it writes");
     assert!(first.starts_with("ready"), "the sample said {first:?}");
+    support::running::settled(child.id()).expect("it hangs");
     Running(child)
 }
 
@@ -519,6 +522,7 @@ fn a_gcore_from_outside_the_pid_namespace_is_read_by_inner_ids() {
     let unshare = running.0.id();
     let children = std::fs::read_to_string(format!("/proc/{unshare}/task/{unshare}/children")).expect("children");
     let pid: u32 = children.trim().parse().expect("one child");
+    support::running::settled(pid).expect("it hangs");
     let Some(file) = gcore(dir.path(), pid) else { return };
     let core = open(&file);
     let threads = core.threads().expect("threads");

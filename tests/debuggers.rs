@@ -54,6 +54,7 @@ impl Program {
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("text");
         assert!(line.starts_with("ready"), "{line}");
+        support::running::settled(child.id()).expect("it hangs");
         Program(child)
     }
 

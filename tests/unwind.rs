@@ -15,14 +15,20 @@ use std::process::{Child, Command, Stdio};
 struct Hung(Child);
 
 impl Hung {
+    /// Starts it, and waits until all its threads sleep.
     fn start(command: &mut Command) -> Hung {
+        let hung = Hung::busy(command);
+        support::running::settled(hung.0.id()).unwrap();
+        hung
+    }
+
+    /// Starts a program whose threads run on.
+    fn busy(command: &mut Command) -> Hung {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let out = child.stdout.take().unwrap();
         BufReader::new(out).read_line(&mut line).unwrap();
         assert!(line.starts_with("ready"), "{command:?} said {line:?}");
-        // the line is written just before the last thread sleeps
-        std::thread::sleep(std::time::Duration::from_millis(100));
         Hung(child)
     }
 
@@ -330,7 +336,7 @@ fn wherever_a_thread_stands() {
     }
     for flags in [&["-O2"][..], &["-O0"], &["-O1", "-s", "-fomit-frame-pointer", "-Wl,-z,ibtplt"]] {
         let (dir, program) = compile("gcc", "busy.c", flags);
-        let busy = Hung::start(&mut Command::new(&program));
+        let busy = Hung::busy(&mut Command::new(&program));
         for _ in 0..3 {
             assert_core_alike(busy.pid(), dir.path());
         }

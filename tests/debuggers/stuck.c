@@ -36,7 +36,6 @@ int main(int argc, char **argv) {
         for (int n = 0; n < 500; n++)
             pthread_create(&c, NULL, idles, NULL);
     pthread_barrier_wait(&both);
-    usleep(200000);
     printf("ready %d\n", (int)getpid());
     fflush(stdout);
     for (int i = 0;; i++)

@@ -88,6 +88,36 @@ pub fn start(place: &Place, dir: &Path, args: &[String], cwd: &Path) -> Result<R
     Ok(running)
 }
 
+/// Waits until all threads of the process sleep where they stay, and a sample's observer has gone. Whoever starts a hanging
+/// program without [`start`] calls it after the program's `ready`: that line is written by a thread that still runs.
+pub fn settled(pid: u32) -> Result<(), String> {
+    const LOOKS: usize = 5;
+    let began = Instant::now();
+    let (mut before, mut looks) = (None, 0);
+    while looks < LOOKS {
+        if began.elapsed() > Duration::from_secs(20) {
+            return Err(format!("waited in vain until process {pid} hangs: {before:?}"));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+        let now = asleep(pid);
+        looks = if now.is_some() && now == before { looks + 1 } else { 0 };
+        before = now;
+    }
+    Ok(())
+}
+
+/// Where each thread sleeps, as the kernel says it; `None` when one runs, ends, or is an observer.
+fn asleep(pid: u32) -> Option<Vec<String>> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let text = |path: PathBuf| std::fs::read_to_string(path).ok();
+    let where_it_is = threads.map(|thread| {
+        let thread = thread.ok()?.path();
+        let observes = text(thread.join("comm"))?.trim_end() == "observer";
+        text(thread.join("syscall")).filter(|call| !observes && !call.starts_with("running"))
+    });
+    where_it_is.collect()
+}
+
 fn only_child(pid: i32) -> Option<i32> {
     std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?.split_whitespace().next()?.parse().ok()
 }

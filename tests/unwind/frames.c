@@ -163,7 +163,6 @@ int main(void)
     pthread_kill(threads[6], SIGUSR1);
     pthread_kill(threads[7], SIGUSR2);
     pthread_barrier_wait(&started);
-    usleep(200000);
     puts("ready");
     fflush(stdout);
     pthread_join(threads[0], NULL);

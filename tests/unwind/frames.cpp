@@ -116,7 +116,6 @@ int main()
         threads.emplace_back(body);
     while (there < 7)
         usleep(1000);
-    usleep(200000);
     std::puts("ready");
     std::fflush(stdout);
     threads[0].join();

@@ -53,7 +53,6 @@ int main(int argc, char **argv)
         pthread_create(&thread, NULL, body, (void *)(long)(20 + i % 80));
     while (waiting < threads)
         usleep(1000);
-    usleep(100000);
     puts("ready");
     fflush(stdout);
     pthread_join(thread, NULL);

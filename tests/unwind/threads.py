@@ -39,6 +39,5 @@ bodies = [
 threads = [threading.Thread(target=b, daemon=True) for b in bodies]
 for t in threads:
     t.start()
-time.sleep(0.5)
 print("ready", flush=True)
 threads[0].join()
