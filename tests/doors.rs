@@ -1,7 +1,7 @@
 //! Every sample, wherever it can run, through every door: one verdict, that of its `expect.toml`.
 //!
-//! Prints a row for each (sample, place), a column for each door. The words given on the command line choose: a row runs whose
-//! name (`abba-mutex/robust@sid`) holds one of them. What cannot run here is skipped and said; in CI it fails.
+//! Prints a row for each (sample, place), a column for each door. The words given on the command line choose:
+//! `abba-mutex/robust@sid:gdb core`, or a part of it (`@sid`, `abba:lldb`). What cannot run here is skipped and said; in CI it fails.
 
 mod support;
 
@@ -72,7 +72,8 @@ fn main() -> ExitCode {
                 let place = if expect.gil { place.with_gil() } else { place.clone() };
                 let mut row = Row::new(&name, &variant, args, &place, expect);
                 row.debuggers = whole_matrix || is_debugged(&row, &places);
-                if chosen.holds(&row.name()) {
+                if chosen.holds(&row) {
+                    row.doors = chosen.doors(&row);
                     rows.push(row);
                 }
             }
@@ -150,10 +151,25 @@ fn is_first_of_minor(place: &Place, all: &[Place]) -> bool {
     first.is_some_and(|p| p.name == place.name)
 }
 
-/// What the command line asks for, in libtest's words as far as they matter here.
+/// What the command line asks for, in libtest's words as far as they matter here. `SAMPLE@PLACE:DOOR`, each part optional and
+/// a piece of the name it means: what holds all parts of one of the words runs.
 struct Chosen {
-    words: Vec<String>,
+    words: Vec<Wanted>,
     list: bool,
+}
+
+struct Wanted {
+    sample: String,
+    place: String,
+    door: String,
+}
+
+impl Wanted {
+    fn from_word(word: &str) -> Wanted {
+        let (row, door) = word.split_once(':').unwrap_or((word, ""));
+        let (sample, place) = row.split_once('@').unwrap_or((row, ""));
+        Wanted { sample: sample.into(), place: place.into(), door: door.into() }
+    }
 }
 
 impl Chosen {
@@ -166,20 +182,32 @@ impl Chosen {
                 "--list" => list = true,
                 "--test-threads" | "--skip" | "--format" | "--color" | "-Z" => drop(arguments.next()),
                 flag if flag.starts_with('-') => {}
-                word => words.push(word.to_string()),
+                word => words.push(Wanted::from_word(word)),
             }
         }
         Chosen { words, list }
     }
 
-    fn holds(&self, row: &str) -> bool {
-        self.words.is_empty() || self.words.iter().any(|w| row.contains(w.as_str()))
+    fn words_for<'a>(&'a self, row: &'a Row) -> impl Iterator<Item = &'a Wanted> {
+        let label = row.label();
+        self.words.iter().filter(move |w| label.contains(&w.sample) && row.place.name.contains(&w.place))
+    }
+
+    fn holds(&self, row: &Row) -> bool {
+        self.words.is_empty() || self.words_for(row).next().is_some()
+    }
+
+    /// The doors the row goes through: those asked for, and those that make what these look at.
+    fn doors(&self, row: &Row) -> Vec<Door> {
+        let asked = |d: &Door| self.words.is_empty() || self.words_for(row).any(|w| d.word().contains(&w.door));
+        let asked: Vec<Door> = Door::ALL.into_iter().filter(asked).collect();
+        Door::ALL.into_iter().filter(|d| asked.iter().any(|a| a == d || a.needs() == Some(*d))).collect()
     }
 
     /// Could a row of this sample be chosen? Saves asking every interpreter for its version.
     fn may_hold(&self, sample: &str) -> bool {
-        self.words.is_empty()
-            || self.words.iter().any(|w| w.contains('@') || sample.contains(w.split('/').next().unwrap_or(w)))
+        let meant = |w: &Wanted| sample.contains(w.sample.split('/').next().unwrap_or_default());
+        self.words.is_empty() || self.words.iter().any(meant)
     }
 }
 

@@ -73,6 +73,15 @@ impl Door {
         }
     }
 
+    /// The door that makes the core it opens.
+    pub fn needs(self) -> Option<Door> {
+        match self {
+            Door::Minicore | Door::Elsewhere => Some(Door::Attach),
+            Door::GdbCore | Door::LldbCore => Some(Door::Gcore),
+            _ => None,
+        }
+    }
+
     /// What it lacks here.
     pub fn obstacle(self) -> Option<String> {
         match self {
@@ -94,6 +103,8 @@ pub struct Row {
     pub expect: Expect,
     /// Whether it goes through the debuggers' doors too.
     pub debuggers: bool,
+    /// The doors that were asked for.
+    pub doors: Vec<Door>,
 }
 
 /// The table's first line.
@@ -106,10 +117,19 @@ pub fn heading() -> String {
 impl Row {
     pub fn new(sample: &str, variant: &str, args: Vec<String>, place: &Place, expect: &Expect) -> Row {
         let (place, expect) = (place.clone(), expect.clone());
-        Row { sample: sample.into(), variant: variant.into(), args, place, expect, debuggers: true }
+        Row {
+            sample: sample.into(),
+            variant: variant.into(),
+            args,
+            place,
+            expect,
+            debuggers: true,
+            doors: Door::ALL.to_vec(),
+        }
     }
 
-    fn label(&self) -> String {
+    /// `abba-mutex/robust`.
+    pub fn label(&self) -> String {
         if self.variant.is_empty() { self.sample.clone() } else { format!("{}/{}", self.sample, self.variant) }
     }
 
@@ -175,7 +195,7 @@ impl Row {
             return Cell::Absent;
         }
         let debugger = matches!(door, Door::Gdb | Door::GdbCore | Door::Lldb | Door::LldbCore);
-        if debugger && !self.debuggers {
+        if debugger && !self.debuggers || !self.doors.contains(&door) {
             return Cell::Absent;
         }
         if door.obstacle().is_some() {
