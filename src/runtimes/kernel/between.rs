@@ -9,7 +9,7 @@ use crate::snapshot::Snapshot;
 use crate::units::{Pid, ProcessIx, ThreadRef};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Threads of one process that are said to be able to do it, at most.
+/// Threads of one process that are listed as able to do it, at most.
 const MAX_THREADS: usize = 256;
 
 /// The pipes that threads of the run wait for room in, by inode.
@@ -69,7 +69,7 @@ pub fn join(snapshots: &[Snapshot], readers: &BTreeMap<u64, BTreeSet<Pid>>, fact
 }
 
 fn threads_of(snapshots: &[Snapshot], index: usize) -> impl Iterator<Item = ThreadRef> + '_ {
-    let n = snapshots.get(index).map_or(0, |s| s.threads.len().min(MAX_THREADS));
+    let n = snapshots.get(index).map_or(0, |s| s.threads.len());
     let process = ProcessIx(u32::try_from(index).unwrap_or(u32::MAX));
     (0..n).map(move |t| ThreadRef { process, thread: u32::try_from(t).unwrap_or(u32::MAX) })
 }
@@ -86,6 +86,19 @@ fn hold(of: ResourceId, holder: Holder, certainty: Certainty, why: &str) -> Hold
     }
 }
 
+/// Each thread of a process as one that could do it. Where the list is cut the process as a whole stands for the rest: of the
+/// threads that are not listed nothing is known.
+fn holds_by(of: ResourceId, snapshots: &[Snapshot], index: usize, certainty: Certainty, why: &str) -> Vec<Hold> {
+    let mut out: Vec<Hold> =
+        threads_of(snapshots, index).take(MAX_THREADS).map(|t| hold(of, Holder::Thread(t), certainty, why)).collect();
+    let cut = snapshots.get(index).filter(|s| s.threads.len() > MAX_THREADS);
+    out.extend(cut.map(|s| {
+        let rest = format!("it is one of the threads of process {} that are not listed here", s.process.pid);
+        hold(of, Holder::Process(s.process.pid), Certainty::Inferred, &rest)
+    }));
+    out
+}
+
 /// The end of a child is up to its threads, where it is part of the run.
 fn of_child(id: ResourceId, process: ProcessIx, pid: u64, snapshots: &[Snapshot]) -> Vec<Hold> {
     // a number of another PID namespace names another process here: there the parent must be known
@@ -99,7 +112,7 @@ fn of_child(id: ResourceId, process: ProcessIx, pid: u64, snapshots: &[Snapshot]
     };
     let Some(child) = snapshots.iter().position(is_it) else { return Vec::new() };
     let why = format!("it is a thread of process {pid}, the end of which is waited for");
-    threads_of(snapshots, child).map(|t| hold(id, Holder::Thread(t), Certainty::Recorded, &why)).collect()
+    holds_by(id, snapshots, child, Certainty::Recorded, &why)
 }
 
 /// Room in a pipe is made by whoever has its reading end open.
@@ -117,7 +130,7 @@ fn of_pipe(id: ResourceId, inode: u64, snapshots: &[Snapshot], readers: Option<&
         let fd = fd.map_or_else(String::new, |fd| format!(" as fd {fd}"));
         let alone = if readers.len() == 1 { ", and no other process has" } else { "" };
         let why = format!("it is a thread of process {pid}, which has the reading end of pipe {inode} open{fd}{alone}");
-        out.extend(threads_of(snapshots, index).map(|t| hold(id, Holder::Thread(t), Certainty::Inferred, &why)));
+        out.extend(holds_by(id, snapshots, index, Certainty::Inferred, &why));
     }
     out
 }

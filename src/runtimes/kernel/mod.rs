@@ -13,7 +13,7 @@ use crate::facts::{Evidence, Facts, Mode, Reentrancy, Resource, ResourceId, Reso
 use crate::memory::{Memory, MemoryExt};
 use crate::snapshot::Snapshot;
 use crate::target::Descriptor;
-use crate::units::{Addr, FrameIx, ProcessIx, harmless};
+use crate::units::{Addr, FrameIx, harmless};
 use calls::{Call, Limit, Object};
 
 /// The kernel is in every process.
@@ -195,8 +195,8 @@ impl KernelDecoder {
             reentrancy: Reentrancy::Unknown,
             wakers: match call.kind {
                 ResourceKind::Futex if changed.is_some() => Wakers::Outside,
-                // without FUTEX_PRIVATE_FLAG another process may wake it
-                ResourceKind::Futex if syscall.number != Some(202) || arg(&syscall, 1) & 0x80 != 0 => Wakers::AnyThread,
+                // without FUTEX_PRIVATE_FLAG another process may wake it, and of a set each word has flags of its own
+                ResourceKind::Futex if futex.is_some_and(|f| f.private) => Wakers::AnyThread,
                 _ => Wakers::Outside,
             },
             idle: call.idle && !dead_slow,
@@ -327,20 +327,20 @@ fn name(view: &View<'_>, index: usize, call: &Call, kind: ResourceKind, syscall:
             (3, pidfd) => numbered(own_number(view, index), format!("the process of pidfd {pidfd}")),
             _ => numbered(own_number(view, index), "any child".to_owned()),
         },
-        Object::Futex => futex(process, Addr(syscall.args[0]), None),
+        Object::Futex => {
+            let at = Addr(syscall.args[0]);
+            Named { id: ResourceId::At(process, at), name: None, address: Some(at) }
+        }
+        // any of them may end the wait: it is no wait for the first one
         Object::FutexSet => {
             // struct futex_waitv: u64 val, u64 uaddr, u32 flags, u32 reserved
-            let first = view.memory.read_addr(Addr(syscall.args[0].wrapping_add(8))).unwrap_or(Addr(syscall.args[0]));
-            let name = format!("any of {} futexes, the first at {first}", syscall.args[1] & 0xff);
-            futex(process, first, Some(name))
+            let first = view.memory.read_addr(Addr(syscall.args[0].wrapping_add(8)));
+            let first = first.map(|at| format!(", the first at {at}")).unwrap_or_default();
+            numbered(own_number(view, index), format!("any of {} futexes{first}", syscall.args[1] & 0xff))
         }
         Object::SystemV => numbered(u64::from(fd(0).unsigned_abs()), format!("{} on System V id {}", call.name, fd(0))),
         Object::Nothing => numbered(own_number(view, index), of_nothing(call, kind)),
     }
-}
-
-fn futex(process: ProcessIx, at: Addr, name: Option<String>) -> Named {
-    Named { id: ResourceId::At(process, at), name, address: Some(at) }
 }
 
 fn of_descriptor(call: &str, fd: i32) -> String {

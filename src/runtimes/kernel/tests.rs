@@ -1,5 +1,8 @@
 use super::*;
+use crate::facts::Holder;
 use crate::runtimes::tests::MadeUp;
+use crate::units::{Pid, ProcessIx};
+use std::collections::BTreeMap;
 
 fn decode(made: &MadeUp) -> Facts {
     made.decode(&KernelDecoder)
@@ -110,4 +113,47 @@ fn a_restarted_poll_is_known_by_its_code() {
     code[24..].copy_from_slice(&[0x0f, 0x05]);
     made.memory.put(Addr(0x40_1000 - 26), &code);
     assert_eq!(decode(&made).resources[0].name.as_deref(), Some("poll on no descriptor: a sleep"));
+}
+
+#[test]
+fn a_set_of_futexes_is_no_wait_for_the_first() {
+    let mut made = MadeUp::new();
+    made.memory.put_u64(Addr(0x5000), 2).put_u64(Addr(0x5008), 0x6000);
+    made.thread(100, Some((449, [0x5000, 2, 0, 0, 0, 0])));
+    made.thread(101, Some((449, [0x9000, 3, 0, 0, 0, 0])));
+    let facts = decode(&made);
+    assert_eq!(facts.resources[0].name.as_deref(), Some("any of 2 futexes, the first at 0x6000"));
+    assert_eq!(facts.resources[1].name.as_deref(), Some("any of 3 futexes"), "the array was not read");
+    assert!(facts.waits.iter().all(|w| matches!(w.on, ResourceId::Numbered(..))), "{:?}", facts.waits);
+    assert!(facts.resources.iter().all(|r| r.wakers == Wakers::Outside), "each word has flags of its own");
+}
+
+#[test]
+fn another_process_may_wake_what_is_not_private() {
+    let mut made = MadeUp::new();
+    // futex_wait(2): flags say 32 bits, then also private
+    made.thread(100, Some((455, [0x6000, 0, 0, 2, 0, 0])));
+    made.thread(101, Some((455, [0x7000, 0, 0, 0x82, 0, 0])));
+    let wakers: Vec<_> = decode(&made).resources.iter().map(|r| r.wakers).collect();
+    assert_eq!(wakers, [Wakers::Outside, Wakers::AnyThread]);
+}
+
+#[test]
+fn threads_beyond_the_list_of_a_child_may_end_it() {
+    for (threads, rest) in [(3, 0), (300, 1)] {
+        let mut parent = MadeUp::new();
+        parent.thread(100, Some((61, [500, 0, 0, 0, 0, 0])));
+        let mut facts = decode(&parent);
+        let mut child = MadeUp::new();
+        child.snapshot.process.pid = Pid(500);
+        for tid in 500..500 + threads {
+            child.thread(tid, None);
+        }
+        between::join(&[parent.snapshot, child.snapshot], &BTreeMap::new(), &mut facts);
+        assert_eq!(
+            facts.holds.iter().filter(|h| matches!(h.holder, Holder::Thread(_))).count(),
+            threads.min(256) as usize
+        );
+        assert_eq!(facts.holds.iter().filter(|h| h.holder == Holder::Process(Pid(500))).count(), rest, "{threads}");
+    }
 }
