@@ -44,6 +44,8 @@ pub struct Graph {
     pub notes: Vec<String>,
     /// Who waits for what, each list ascending.
     waiters: BTreeMap<ResourceId, Vec<ThreadRef>>,
+    /// Who cannot go on without whom, each list ascending.
+    behind: BTreeMap<ThreadRef, Vec<ThreadRef>>,
 }
 
 impl Graph {
@@ -54,6 +56,11 @@ impl Graph {
         graph.take_waits(facts);
         graph.take_holds(facts);
         let edges = graph.edges();
+        for (thread, to) in &edges {
+            for (_, blocker) in to {
+                graph.behind.entry(*blocker).or_default().push(*thread);
+            }
+        }
         let (cycles, cut) = cycles::find(&edges);
         graph.cycles = cycles;
         if cut {
@@ -112,6 +119,12 @@ impl Graph {
             .collect()
     }
 
+    /// The threads that cannot go on without `thread`, ascending: [`Graph::blockers`] turned round.
+    #[must_use]
+    pub fn behind(&self, thread: ThreadRef) -> &[ThreadRef] {
+        self.behind.get(&thread).map_or(&[], Vec::as_slice)
+    }
+
     fn edges(&self) -> BTreeMap<ThreadRef, Vec<(ResourceId, ThreadRef)>> {
         let edges = |(thread, wait): (&ThreadRef, &Wait)| {
             let to: Vec<_> = self.blockers(*thread).into_iter().map(|t| (wait.on, t)).collect();
@@ -128,8 +141,9 @@ impl Graph {
         }
         for (thread, mut waits) in all {
             // nearest the application last; where two frames agree the resource that says more wins
-            waits
-                .sort_by_key(|w| (w.frame, self.resource(w.on).map_or(0, |r| weight(r.kind)), std::cmp::Reverse(w.on)));
+            let weight = |on| self.resource(on).map_or(0, |r| weight(r.kind));
+            let order = |w: &Wait| (w.frame, weight(w.on), std::cmp::Reverse(w.on));
+            waits.sort_by_key(order);
             let mut kept: Vec<Wait> = Vec::new();
             for wait in waits {
                 match kept.iter_mut().find(|k| k.on == wait.on && k.mode == wait.mode) {
@@ -142,6 +156,8 @@ impl Graph {
                     None => kept.push(wait),
                 }
             }
+            // an account of a wait met before may have put it nearer the application than those after it
+            kept.sort_by_key(order);
             if let Some(top) = kept.pop() {
                 self.waiters.entry(top.on).or_default().push(thread);
                 self.waits.insert(thread, top);

@@ -83,6 +83,27 @@ fn the_wait_nearest_the_application_is_the_threads_wait() {
 }
 
 #[test]
+fn a_second_account_may_put_a_wait_nearest_the_application() {
+    let mut facts = Facts {
+        resources: vec![resource(at(1), ResourceKind::Mutex), resource(at(2), ResourceKind::Condvar)],
+        ..Facts::default()
+    };
+    facts.waits =
+        [(1, 1), (2, 2), (1, 3)].map(|(on, frame)| Wait { frame: FrameIx(frame), ..wait(0, at(on)) }).to_vec();
+    let graph = Graph::build(&facts);
+    assert_eq!((graph.waits[&thread(0)].on, graph.waits[&thread(0)].frame), (at(1), FrameIx(3)));
+}
+
+#[test]
+fn who_is_behind_whom_is_who_blocks_whom_turned_round() {
+    let mut facts = ring(3);
+    facts.waits.push(wait(7, at(1)));
+    let graph = Graph::build(&facts);
+    assert_eq!(graph.behind(thread(1)), [thread(0), thread(7)]);
+    assert!(graph.behind(thread(7)).is_empty());
+}
+
+#[test]
 fn at_one_frame_the_resource_that_says_more_wins() {
     let mut facts = Facts {
         resources: vec![resource(at(1), ResourceKind::Futex), resource(at(2), ResourceKind::PythonLock)],

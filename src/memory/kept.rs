@@ -38,11 +38,14 @@ impl Kept {
     }
 
     /// Keeps pieces of one buffer, each given as where it stood, where it begins in the buffer, and its length. Nothing
-    /// is copied. Pieces that do not lie in the buffer are passed over; bytes already kept stay as they were.
+    /// is copied. Pieces that do not lie in the buffer, or reach beyond the end of the address space, are passed over; bytes
+    /// already kept stay as they were.
     pub fn keep_buffer(&mut self, bytes: Vec<u8>, pieces: &[(Addr, usize, usize)]) {
         let buffer = self.buffers.len();
         for (at, from, len) in pieces {
-            if from.checked_add(*len).is_some_and(|end| end <= bytes.len()) {
+            let inside = from.checked_add(*len).is_some_and(|end| end <= bytes.len());
+            // the last byte there is has no address after it
+            if inside && at.checked_add(*len as u64).is_some() {
                 self.add(at.0, Extent { buffer, from: *from, len: *len });
             }
         }
@@ -181,5 +184,16 @@ mod tests {
             [(0x2000, 4), (0x2004, 2), (0x3000, 1)]
         );
         assert_eq!(k.len(), 7);
+    }
+
+    #[test]
+    fn nothing_is_kept_beyond_the_end_of_the_address_space() {
+        let mut k = Kept::new();
+        for at in [u64::MAX, u64::MAX - 3, u64::MAX - 3] {
+            k.keep(Addr(at), &[1; 8]);
+        }
+        k.keep(Addr(u64::MAX - 15), &[2; 8]);
+        assert_eq!(k.len(), 8);
+        assert!(k.read(Addr(u64::MAX - 3), &mut [0; 4]).is_err());
     }
 }

@@ -72,9 +72,8 @@ fn behind(look: &Look<'_>, all: &BTreeSet<ThreadRef>, root: ThreadRef) -> BTreeS
     let mut out = BTreeSet::new();
     let mut next = VecDeque::from([root]);
     while let Some(t) = next.pop_front() {
-        for u in all {
-            if *u != root && !out.contains(u) && look.graph.blockers(*u).contains(&t) {
-                out.insert(*u);
+        for u in look.graph.behind(t) {
+            if *u != root && all.contains(u) && out.insert(*u) {
                 next.push_back(*u);
             }
         }

@@ -112,7 +112,8 @@ pub(super) fn read_handlers(objects: &Objects<'_>, table: Addr) -> Option<Vec<(u
     }
     let mut out = Vec::new();
     for signal in 1..ENTRIES {
-        let Some(f) = function(objects, table, signal) else { continue };
+        // an entry that cannot be read may be a handler
+        let f = function(objects, table, signal)?;
         let is_function = !objects.is(f, "int") && !objects.is(f, "NoneType");
         if is_function && !is_default_int_handler(objects, f) {
             out.push((u32::try_from(signal).ok()?, f));
@@ -178,6 +179,10 @@ mod tests {
         let m = with_table(0x20_0040);
         let objects = Objects::new(&m, &o);
         assert_eq!(read_handlers(&objects, Addr(0x20_0050)), None);
+        // one entry that is not there: nobody can say that there is no handler
+        let mut m = with_table(0x20_0040);
+        m.put_u64(Addr(0x20_0040 + 15 * ENTRY + 8), 0);
+        assert_eq!(read_handlers(&Objects::new(&m, &o), Addr(0x20_0040)), None);
         assert_eq!(find_table(&objects, &[Addr(0x20_2000)..Addr(0x20_4000)]), None);
     }
 }
