@@ -129,6 +129,10 @@ pub const RESTART_SYSCALL: u64 = 219;
 /// `futex`.
 pub const SYS_FUTEX: u64 = 202;
 
+/// `write`, and `sendto`, which takes its buffer and length in the same arguments.
+const SYS_WRITE: u64 = 1;
+const SYS_SENDTO: u64 = 44;
+
 /// The system call a stopped thread sleeps in, or `None` when it was not in one.
 ///
 /// A sleeping thread shows `orig_rax` ≥ 0 and in `rax` one of the kernel's restart codes, or −4 (`EINTR`) for the calls
@@ -144,6 +148,20 @@ pub fn sleeping_syscall(registers: &ThreadRegisters) -> Option<Syscall> {
         _ => return None,
     };
     Some(Syscall { number: (number != RESTART_SYSCALL).then_some(number), args: arguments(registers)? })
+}
+
+/// The write that a stop ended: a thread asleep for want of room in a pipe or socket comes back with what it had written by
+/// then, less than it was to write. The arguments are those of the rest.
+///
+/// A descriptor that does not block gives the same: the caller knows whether the thread slept.
+#[must_use]
+pub fn interrupted_write(registers: &ThreadRegisters) -> Option<Syscall> {
+    let number = u64::try_from(registers.syscall_register?).ok()?;
+    let mut args = arguments(registers)?;
+    let [_, at, left, ..] = &mut args;
+    let written = registers.file.read(RAX).filter(|n| (1..*left).contains(n))?;
+    (*at, *left) = (at.wrapping_add(written), *left - written);
+    [SYS_WRITE, SYS_SENDTO].contains(&number).then_some(Syscall { number: Some(number), args })
 }
 
 /// The same where nobody tells the number: in `rax` stands a restart code, and `code`, the two bytes before the program
@@ -225,6 +243,19 @@ mod tests {
         assert_eq!((call.number, call.args[0]), (Some(202), 0xabc));
         assert!(sleeping_syscall(&regs(&[(15, 202), (10, 0)])).is_none());
         assert!(sleeping_syscall(&regs(&[(15, u64::MAX), (10, (-512i64) as u64)])).is_none());
+    }
+
+    #[test]
+    fn a_write_that_was_cut_short_goes_on_with_the_rest() {
+        // 4096 of 10,000 bytes at 0x5000 to fd 4
+        let cut = regs(&[(15, 1), (10, 4096), (14, 4), (13, 0x5000), (12, 10_000)]);
+        assert!(sleeping_syscall(&cut).is_none());
+        let call = interrupted_write(&cut).unwrap();
+        assert_eq!((call.number, &call.args[..3]), (Some(1), &[4, 0x6000, 5904][..]));
+        let done = [(15, 1), (10, 10_000), (14, 4), (13, 0x5000), (12, 10_000)];
+        assert!(interrupted_write(&regs(&done)).is_none());
+        assert!(interrupted_write(&regs(&[(15, 0), (10, 4096), (14, 4), (12, 10_000)])).is_none(), "a read");
+        assert!(interrupted_write(&regs(&[(15, 1), (10, -32i64 as u64), (14, 4), (12, 10_000)])).is_none());
     }
 
     #[test]

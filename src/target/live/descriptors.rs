@@ -39,6 +39,12 @@ fn flags(path: &Path) -> Option<u32> {
     u32::from_str_radix(text.lines().find_map(|l| l.strip_prefix("flags:"))?.trim(), 8).ok()
 }
 
+/// Whether a call on the descriptor `number` waits for it to be ready, as opposed to failing at once (`O_NONBLOCK`).
+pub(super) fn blocks(directory: &Path, number: i32) -> bool {
+    const O_NONBLOCK: u32 = 0o4000;
+    flags(&directory.join(format!("fdinfo/{number}"))).is_some_and(|f| f & O_NONBLOCK == 0)
+}
+
 /// The processes that have the reading end of one of these pipes open, as far as may be read.
 #[must_use]
 pub fn readers_of(pipes: &BTreeSet<u64>) -> BTreeMap<u64, BTreeSet<Pid>> {
@@ -73,5 +79,7 @@ mod tests {
         let us = Pid(std::process::id().cast_signed());
         assert!(readers_of(&BTreeSet::from([pipe]))[&pipe].contains(&us));
         assert_eq!(pipe_of("socket:[12]"), None);
+        let own = Path::new("/proc/self");
+        assert!(blocks(own, reads.as_raw_fd()) && !blocks(own, i32::MAX));
     }
 }

@@ -1,10 +1,12 @@
 //! A process held still, or looked at as if it were: threads with registers, and memory that keeps what it reads.
 
 use super::Live;
+use super::descriptors::blocks;
 use super::proc::{Look, SyscallLine, is_device, is_render_node, read_look};
 use super::refusal::{cause_of_refusal, read_tracer};
 use super::remote::Remote;
 use super::tracer::{Caught, Ended, Order, Report, Shared, trace};
+use crate::arch::Syscall;
 use crate::arch::x86_64::{self, USER_REGS};
 use crate::memory::{Kept, Memory, ReadError};
 use crate::target::{Files, Mapping, Process, Target, TargetError, ThreadState};
@@ -272,7 +274,11 @@ impl<'a> Stopped<'a> {
             };
             let Some(look) = look else { continue };
             let state = match caught {
-                Caught::Held(bytes) => held(&look, &bytes),
+                Caught::Held(bytes) => {
+                    let mut state = held(&look, &bytes);
+                    state.syscall = state.syscall.or_else(|| self.cut_write(&state));
+                    state
+                }
                 Caught::Gone => continue,
                 Caught::Late => live.describe(&look, Some("it did not come to a stop in time: no registers".into())).0,
                 Caught::Refused(Errno::EPERM) => {
@@ -286,6 +292,15 @@ impl<'a> Stopped<'a> {
         }
         self.threads.sort_by_key(|t| t.host_tid);
         Ok(())
+    }
+
+    /// The write a thread slept in until our stop ended it with a part of it written.
+    fn cut_write(&self, thread: &ThreadState) -> Option<Syscall> {
+        let call = x86_64::interrupted_write(thread.registers.as_ref().filter(|_| thread.state == Some('S'))?)?;
+        let [fd, ..] = call.args;
+        // open, read, close; few threads come here
+        self.shared.calls.fetch_add(3, Ordering::Relaxed);
+        blocks(&self.live.directory, i32::try_from(fd).ok()?).then_some(call)
     }
 
     /// Reads the mappings again when a thread stands or has its stack where none was known.
