@@ -368,6 +368,8 @@ struct Understood {
     runtimes: Vec<RuntimeNote>,
     /// Pages of files that were read, for the minicore.
     file_pages: Vec<(Addr, Vec<u8>)>,
+    /// Threads of which nobody can tell where they are.
+    unplaced: usize,
 }
 
 /// How to understand it.
@@ -398,7 +400,8 @@ fn understand(
         facts.absorb(found);
     }
     let file_pages = layered.pages_used();
-    Understood { snapshot, stacks, facts, runtimes: notes, file_pages }
+    let unplaced = unwind::count_unplaced(&snapshot, &stacks, &layered);
+    Understood { snapshot, stacks, facts, runtimes: notes, file_pages, unplaced }
 }
 
 /// Facts → graph → verdict. `readers`: who has the reading ends of full pipes open.
@@ -410,6 +413,7 @@ fn think(
 ) -> Diagnosis {
     let mut facts = Facts::default();
     let (mut snapshots, mut stacks, mut runtimes) = (Vec::new(), Vec::new(), Vec::new());
+    let unplaced = processes.iter().map(|p| p.unplaced).sum();
     for p in processes {
         facts.absorb(p.facts);
         snapshots.push(p.snapshot);
@@ -434,6 +438,7 @@ fn think(
         stacks: &stacks,
         movement: movement.as_ref(),
         partial: captured.partial || unread,
+        unplaced,
     });
     Diagnosis { snapshots, stacks, facts, runtimes, graph, verdict, captured }
 }

@@ -248,6 +248,36 @@ fn a_replaced_or_missing_program_is_told() {
     assert!(error.ends_with("nowhere: there is no such file; check --exe"), "{error}");
 }
 
+/// Without its program a core tells no more than where each thread sleeps: that is not health.
+#[test]
+fn threads_in_a_missing_program_are_not_called_idle() {
+    let dir = temporary();
+    let text = dir.path().join("idles.c");
+    std::fs::write(
+        &text,
+        "#include <unistd.h>\nint main(void) { alarm(300); write(1, \"ready\\n\", 6); for (;;) pause(); }\n",
+    )
+    .expect("written");
+    let program = dir.path().join("idles");
+    let compiled = Command::new("cc").arg("-o").arg(&program).arg(&text).status();
+    if compiled.is_err() {
+        return println!("skipped: needs cc");
+    }
+    let running = hang(dir.path(), &program, None);
+    let Some(file) = kernel_core(dir.path(), running) else { return };
+    let said = || {
+        let out = support::hangscope().arg("core").arg(&file).output().expect("hangscope runs");
+        (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned())
+    };
+    let (code, text) = said();
+    assert!(code == Some(0) && text.starts_with("IDLE: "), "{code:?} {text}");
+    std::fs::rename(&program, dir.path().join("elsewhere")).expect("renamed");
+    let (code, text) = said();
+    let told = "CANNOT TELL: the only thread is where code or stack could not be read";
+    assert!(code == Some(4) && text.replace('\n', " ").starts_with(told), "{code:?} {text}");
+    assert!(text.contains("idles: missing; give --sysroot"), "{text}");
+}
+
 #[test]
 fn without_first_pages_files_are_taken_and_said_to_be_unverified() {
     let dir = temporary();

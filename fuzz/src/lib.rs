@@ -123,8 +123,15 @@ fn analyse(target: &dyn Target, memory: &(dyn Memory + Sync)) {
     };
     let (snapshots, stacks, notes) = ([snapshot], [stacks], [notes]);
     let graph = Graph::build(&facts);
-    let look =
-        Look { graph: &graph, facts: &facts, snapshots: &snapshots, stacks: &stacks, movement: None, partial: false };
+    let look = Look {
+        graph: &graph,
+        facts: &facts,
+        snapshots: &snapshots,
+        stacks: &stacks,
+        movement: None,
+        partial: false,
+        unplaced: 0,
+    };
     let verdict = judge(&look);
     let captured = Captured { at: SystemTime::UNIX_EPOCH, source: "core", pause: None, warnings: target.warnings() };
     let case = Case {

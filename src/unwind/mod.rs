@@ -4,6 +4,7 @@
 
 mod fallback;
 mod interrupted;
+mod placed;
 mod rules;
 mod walk;
 mod window;
@@ -14,6 +15,7 @@ use crate::snapshot::{Pc, Snapshot};
 use crate::target::ThreadState;
 use crate::units::{Addr, ModuleIx};
 pub use interrupted::find_interrupted_stacks;
+pub use placed::count_unplaced;
 use walk::Walker;
 
 /// How a frame was found; ordered from guess to certainty.

@@ -14,6 +14,7 @@ pub(super) fn of(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> Strin
         Kind::Deadlock | Kind::SelfDeadlock => cycle(verdict, look, voice),
         Kind::OrphanedLock => orphan(verdict, voice),
         Kind::Stalled => stalled(verdict, look, voice),
+        Kind::Busy | Kind::Idle if look.unplaced > 0 => in_part(look),
         Kind::Busy => busy(verdict, look),
         Kind::Idle => idle(verdict, look),
     }
@@ -153,6 +154,18 @@ fn stalled(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
     let unknown = if unknown { ", whose holder is not recorded" } else { "" };
     let cycle = if stall.pattern == "lost-wakeup-suspected" { ":" } else { ", no cycle:" };
     format!("{label}{cycle} {} {holds}{waits}{unknown}{behind}", voice.thread(stall.root))
+}
+
+/// Nothing was found, and there are threads of which nothing is known.
+fn in_part(look: &Look<'_>) -> String {
+    let all: usize = look.snapshots.iter().map(|s| s.threads.len()).sum();
+    let (who, rest) = match (look.unplaced, all) {
+        (1, 1) => ("the only thread is".to_owned(), ""),
+        (n, all) if n >= all => (format!("all {} are", threads(n)), ""),
+        (1, all) => (format!("1 of {} is", threads(all)), "; nothing else is seen to be stuck"),
+        (n, all) => (format!("{n} of {} are", threads(all)), "; nothing else is seen to be stuck"),
+    };
+    format!("CANNOT TELL: {who} where code or stack could not be read{rest}")
 }
 
 fn busy(verdict: &Verdict, look: &Look<'_>) -> String {

@@ -23,6 +23,7 @@ pub(crate) struct Made {
     processes: Vec<Vec<MadeThread>>,
     pub(crate) facts: Facts,
     pub(crate) partial: bool,
+    pub(crate) unplaced: usize,
     /// The processes were forked without an exec, by this parent.
     pub(crate) parent: Option<Parent>,
     /// Threads that moved between two looks; `None`: one look.
@@ -259,6 +260,7 @@ impl Made {
             stacks: &stacks,
             movement: movement.as_ref(),
             partial: self.partial,
+            unplaced: self.unplaced,
         };
         let verdict = judge(&look);
         see(&Seen { snapshots: &snapshots, stacks: &stacks, facts: &self.facts, graph: &graph, verdict: &verdict })

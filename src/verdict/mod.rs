@@ -40,6 +40,8 @@ pub struct Look<'a> {
     pub movement: Option<&'a Movement>,
     /// Whether parts of the target could not be read.
     pub partial: bool,
+    /// Threads of which nobody can tell where they are: their code or their stacks could not be read.
+    pub unplaced: usize,
 }
 
 /// What kind of hang, gravest first.
@@ -229,7 +231,7 @@ pub fn judge(look: &Look<'_>) -> Verdict {
         root_causes: Vec::new(),
         inferred_holds: Vec::new(),
         notes: look.facts.notes.clone(),
-        partial: look.partial,
+        partial: look.partial || look.unplaced > 0,
         looks: if look.movement.is_some() { 2 } else { 1 },
     };
     verdict.take_cycles(look, &voice);

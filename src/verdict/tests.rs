@@ -539,6 +539,23 @@ fn in_part_and_nothing_found_is_code_4() {
 }
 
 #[test]
+fn threads_that_nobody_can_place_are_not_called_idle() {
+    let (mut made, ..) = abba();
+    made.unplaced = 1;
+    assert_eq!(made.judged().kind, Kind::Deadlock);
+    made.facts.waits.clear();
+    let said = |made: &Made| (made.judged().exit_code(), made.judged().headline);
+    let (code, headline) = said(&made);
+    assert_eq!(code, 4);
+    assert!(
+        headline.starts_with("CANNOT TELL: 1 of ") && headline.ends_with("nothing else is seen to be stuck"),
+        "{headline}"
+    );
+    made.unplaced = 100;
+    assert!(said(&made).1.starts_with("CANNOT TELL: all "));
+}
+
+#[test]
 fn two_processes_meet_at_a_shared_mutex() {
     let mut made = Made::new();
     let shared = |n| ResourceId::Shared { device: (0, 5), inode: 77, offset: n };
