@@ -8,7 +8,7 @@
 //! Unwinding happens after the release because every live stack is kept whole: at 2,000 threads it would otherwise be the
 //! longest part of the pause.
 
-use crate::facts::{Facts, RuntimeNote};
+use crate::facts::{Facts, Gap, Hold, Holder, RuntimeNote};
 use crate::graph::Graph;
 use crate::memory::{Kept, Memory};
 use crate::runtimes::{self, Decoder, Held, View, kernel};
@@ -289,7 +289,8 @@ fn pause(
             captured.pause = captured.pause.max(Some(r.pause));
         }
         captured.syscalls_in_pause += r.syscalls_in_pause;
-        captured.partial |= r.cut_short;
+        captured.partial |= r.cut_short || r.unlisted;
+        p.snapshot.unlisted = r.unlisted;
         p.snapshot.freeze(r.threads, r.mappings);
         taken.push(Taken { snapshot: p.snapshot, decoders: p.decoders, kept: r.kept });
     }
@@ -323,7 +324,7 @@ pub fn core(path: &Path, exe: Option<&Path>, options: &Options) -> Result<Diagno
         pause: None,
         syscalls_in_pause: 0,
         warnings: core.warnings(),
-        partial: core.is_truncated(),
+        partial: core.is_truncated() || core.may_lack_threads(),
     };
     Ok(think(vec![understood], captured, BTreeMap::new(), None))
 }
@@ -355,7 +356,7 @@ pub fn bridge(bridge: &Bridge) -> Result<Diagnosis, DiagnoseError> {
         pause: None,
         syscalls_in_pause: 0,
         warnings: bridge.warnings(),
-        partial: bridge.is_partial(),
+        partial: bridge.is_partial() || bridge.may_lack_threads(),
     };
     Ok(think(vec![understood], captured, BTreeMap::new(), None))
 }
@@ -399,9 +400,27 @@ fn understand(
         notes.extend(found.runtime.take());
         facts.absorb(found);
     }
+    forget_the_unlisted(process, &snapshot, &mut facts);
     let file_pages = layered.pages_used();
     let unplaced = unwind::count_unplaced(&snapshot, &stacks, &layered);
     Understood { snapshot, stacks, facts, runtimes: notes, file_pages, unplaced }
+}
+
+/// Where threads may be missing from the list, an owner that is not in it may well live: nobody is then said to be gone.
+fn forget_the_unlisted(process: ProcessIx, snapshot: &Snapshot, facts: &mut Facts) {
+    if !snapshot.unlisted {
+        return;
+    }
+    let before = facts.holds.len();
+    let gone = |h: &Hold| match h.holder {
+        Holder::Gone(p, tid) => p == process && snapshot.thread_by_tid(tid).is_none(),
+        Holder::Thread(_) | Holder::Process(_) => false,
+    };
+    facts.holds.retain(|h| !gone(h));
+    if facts.holds.len() < before {
+        let why = "a lock's owner is not among the threads that are listed, but some may be missing from the list";
+        facts.gaps.push(Gap(format!("{why}: whether it lives is not known")));
+    }
 }
 
 /// Facts → graph → verdict. `readers`: who has the reading ends of full pipes open.
@@ -482,4 +501,36 @@ fn modules_in_use(snapshot: &Snapshot, stacks: Option<&Vec<Stack>>) -> BTreeSet<
         }
     }
     used
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::{Certainty, Mode, ResourceId};
+    use crate::units::Tid;
+    use crate::verdict::made_up::Made;
+
+    #[test]
+    fn nobody_is_gone_from_a_list_that_may_lack_threads() {
+        let mut made = Made::new();
+        made.thread(10, "a");
+        let hold = |tid| Hold {
+            holder: Holder::Gone(ProcessIx(0), Tid(tid)),
+            of: ResourceId::At(ProcessIx(0), Addr(u64::from(tid.unsigned_abs()))),
+            mode: Mode::Exclusive,
+            certainty: Certainty::Recorded,
+            taken_at: None,
+            taken_at_managed: None,
+            evidence: Vec::new(),
+        };
+        for (unlisted, left, gaps) in [(false, 2, 0), (true, 1, 1)] {
+            made.unlisted = unlisted;
+            made.seen(|seen| {
+                // 10 is listed: a thread that is frozen, say
+                let mut facts = Facts { holds: vec![hold(10), hold(99)], ..Facts::default() };
+                forget_the_unlisted(ProcessIx(0), &seen.snapshots[0], &mut facts);
+                assert_eq!((facts.holds.len(), facts.gaps.len()), (left, gaps));
+            });
+        }
+    }
 }

@@ -171,6 +171,8 @@ pub struct Snapshot {
     pub process: Process,
     /// Its threads, ascending by host tid.
     pub threads: Vec<ThreadState>,
+    /// Whether there may be threads that are not listed: of a tid that is none of theirs nothing is then known.
+    pub unlisted: bool,
     /// Its mappings, ascending.
     pub mappings: Vec<Mapping>,
     /// Its modules, ascending by address.
@@ -188,7 +190,8 @@ impl Snapshot {
         let files = target.files();
         let mappings = target.mappings()?;
         let modules = modules_of(&mappings, &files);
-        Ok(Snapshot { process: target.process().clone(), threads: Vec::new(), mappings, modules, files })
+        let process = target.process().clone();
+        Ok(Snapshot { process, threads: Vec::new(), unlisted: target.may_lack_threads(), mappings, modules, files })
     }
 
     /// Takes the threads of the instant. Where the mappings changed meanwhile, the new ones are taken and modules already

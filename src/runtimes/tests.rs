@@ -57,8 +57,14 @@ impl MadeUp {
             parent: None,
             descriptors: std::collections::BTreeMap::new(),
         };
-        let snapshot =
-            Snapshot { process, threads: vec![], mappings: vec![], modules: vec![], files: Arc::new(NoFiles) };
+        let snapshot = Snapshot {
+            process,
+            threads: vec![],
+            unlisted: false,
+            mappings: vec![],
+            modules: vec![],
+            files: Arc::new(NoFiles),
+        };
         MadeUp { memory: Fake::new(), snapshot, stacks: vec![] }
     }
 

@@ -193,6 +193,11 @@ pub trait Target: Memory {
     /// Opens files as the target sees them.
     fn files(&self) -> Arc<dyn Files>;
 
+    /// Whether there may be threads that [`Target::threads`] does not give.
+    fn may_lack_threads(&self) -> bool {
+        false
+    }
+
     /// Lines for the report about what this door could not give, collected so far.
     fn warnings(&self) -> Vec<String> {
         Vec::new()

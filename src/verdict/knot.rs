@@ -137,7 +137,9 @@ pub(super) fn stuck(look: &Look<'_>, free: &BTreeSet<ThreadRef>) -> BTreeSet<Thr
     let graph = look.graph;
     let mut threads: BTreeMap<ProcessIx, usize> = BTreeMap::new();
     for (p, snapshot) in look.snapshots.iter().enumerate() {
-        threads.insert(ProcessIx(u32::try_from(p).unwrap_or(u32::MAX)), snapshot.threads.len());
+        // a thread that is not listed is one more that could wake others
+        let all = snapshot.threads.len() + usize::from(snapshot.unlisted);
+        threads.insert(ProcessIx(u32::try_from(p).unwrap_or(u32::MAX)), all);
     }
     let waits_for_good = |w: &&Wait| {
         let moved = look.movement.is_some_and(|m| m.moved.contains(&w.thread));

@@ -24,6 +24,8 @@ pub(crate) struct Made {
     pub(crate) facts: Facts,
     pub(crate) partial: bool,
     pub(crate) unplaced: usize,
+    /// Threads may be missing from the processes' lists.
+    pub(crate) unlisted: bool,
     /// The processes were forked without an exec, by this parent.
     pub(crate) parent: Option<Parent>,
     /// Threads that moved between two looks; `None`: one look.
@@ -279,6 +281,7 @@ impl Made {
             target.process.forked = Some(self.parent.is_some());
             target.process.parent.clone_from(&self.parent);
             let mut snapshot = Snapshot::prepare(&target).unwrap();
+            snapshot.unlisted = self.unlisted;
             snapshot.freeze(threads.iter().map(state_of).collect(), None);
             all_stacks.push(threads.iter().map(|t| target.stack(t, &snapshot)).collect());
             snapshots.push(snapshot);

@@ -343,6 +343,14 @@ fn one_thread_that_could_still_signal_makes_it_no_knot() {
 }
 
 #[test]
+fn a_thread_that_is_not_listed_may_give_the_signal() {
+    let (mut made, ..) = pool_against_gil(2);
+    assert_eq!(made.judged().kind, Kind::Deadlock);
+    made.unlisted = true;
+    assert!(!made.judged().kind.is_stuck(), "{}", made.judged().headline);
+}
+
+#[test]
 fn a_signaller_that_moved_is_not_stuck() {
     let (mut made, main, _) = pool_against_gil(2);
     made.two_looks(&[main]);

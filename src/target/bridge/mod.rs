@@ -164,6 +164,8 @@ pub struct Bridge {
     found: Option<Arc<CoreFiles>>,
     /// Whether the mappings are all there are.
     whole: bool,
+    /// Whether the debugger told of as many threads as are taken, or more.
+    many_threads: bool,
     warnings: Vec<String>,
 }
 
@@ -193,6 +195,7 @@ impl Bridge {
         }
         let mut warnings = Vec::new();
         let listed = line.need(&format!("threads {}", told::wanted()), MAX_LIST)?;
+        let many_threads = listed.len() >= told::MAX_THREADS;
         let listed = told::threads(&listed).map_err(BridgeError::from)?;
         if listed.is_empty() {
             return Err(BridgeError::NoThreads.into());
@@ -245,7 +248,20 @@ impl Bridge {
             return Err(BridgeError::from(broken).into());
         }
         let selected = told.selected;
-        Ok(Bridge { line, memory, process, threads, mappings, files, selected, beside, found, whole, warnings })
+        Ok(Bridge {
+            line,
+            memory,
+            process,
+            threads,
+            mappings,
+            files,
+            selected,
+            beside,
+            found,
+            whole,
+            many_threads,
+            warnings,
+        })
     }
 
     /// Whether files are opened as the process itself sees them, so that none needs to be replaced from memory.
@@ -593,6 +609,10 @@ impl Target for Bridge {
 
     fn files(&self) -> Arc<dyn Files> {
         Arc::clone(&self.files)
+    }
+
+    fn may_lack_threads(&self) -> bool {
+        self.many_threads || matches!(&self.beside, Beside::Core(core) if core.may_lack_threads())
     }
 
     fn warnings(&self) -> Vec<String> {

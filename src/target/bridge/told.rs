@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 /// Threads taken at most.
-const MAX_THREADS: usize = 1 << 17;
+pub(super) const MAX_THREADS: usize = 1 << 17;
 /// Mappings, files and auxiliary entries taken at most.
 const MAX_MAPPINGS: usize = 1 << 20;
 const MAX_FILES: usize = 1 << 14;

@@ -43,6 +43,7 @@ pub struct CoreFile {
     files: Arc<files::CoreFiles>,
     warnings: Vec<String>,
     truncated: bool,
+    lacks_threads: bool,
 }
 
 impl CoreFile {
@@ -101,6 +102,7 @@ impl CoreFile {
             }));
         }
         let truncated = headers.truncated;
+        let lacks_threads = notes.lacks_threads || headers.notes_are_cut();
         if notes.files.is_empty() && notes.own.mappings.is_empty() {
             warnings
                 .push("the core does not list the files that were mapped (NT_FILE): its modules are unknown".into());
@@ -113,7 +115,7 @@ impl CoreFile {
         let threads = identity::threads(&notes, &process, &mappings, &segments, &mut warnings);
         let files = Arc::new(files::CoreFiles::new(segments.clone(), &process, &mappings, options));
         let mappings = files.complete_permissions(mappings);
-        Ok(CoreFile { segments, process, threads, mappings, files, warnings, truncated })
+        Ok(CoreFile { segments, process, threads, mappings, files, warnings, truncated, lacks_threads })
     }
 }
 
@@ -150,6 +152,10 @@ impl Target for CoreFile {
 
     fn files(&self) -> Arc<dyn Files> {
         Arc::clone(&self.files) as Arc<dyn Files>
+    }
+
+    fn may_lack_threads(&self) -> bool {
+        self.lacks_threads
     }
 
     fn warnings(&self) -> Vec<String> {

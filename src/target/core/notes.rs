@@ -39,6 +39,8 @@ pub(super) struct FileRange {
 #[derive(Default)]
 pub(super) struct Notes {
     pub threads: Vec<Prstatus>,
+    /// Whether there may be more of them: notes that are damaged or cut off.
+    pub lacks_threads: bool,
     pub pid: Option<i32>,
     /// `pr_fname`: the first 15 bytes of the main thread's name.
     pub name: Option<String>,
@@ -60,6 +62,7 @@ pub(super) fn parse(headers: &Headers, warnings: &mut Vec<String>) -> Notes {
         let ctx = (align, Ctx::new(Container::Big, Endian::Little));
         for note in (NoteDataIterator { data, size: data.len(), offset: 0, ctx }) {
             let Ok(note) = note else {
+                notes.lacks_threads = true;
                 if !headers.truncated {
                     warnings.push(
                         "the core is damaged: one of its notes does not parse; the notes behind it are missing".into(),
@@ -68,13 +71,15 @@ pub(super) fn parse(headers: &Headers, warnings: &mut Vec<String>) -> Notes {
                 break;
             };
             match (note.name, note.n_type) {
-                ("CORE", NT_PRSTATUS) => {
-                    let Some(pid) = u32_at(note.desc, 32).and_then(|p| i32::try_from(p).ok()) else { continue };
-                    if notes.threads.len() < MAX_THREADS && seen.insert(pid) {
-                        let registers = note.desc.get(PRSTATUS_HEADER..).and_then(parse_user_regs);
-                        notes.threads.push(Prstatus { pid, registers });
+                ("CORE", NT_PRSTATUS) => match u32_at(note.desc, 32).and_then(|p| i32::try_from(p).ok()) {
+                    Some(pid) if notes.threads.len() < MAX_THREADS => {
+                        if seen.insert(pid) {
+                            let registers = note.desc.get(PRSTATUS_HEADER..).and_then(parse_user_regs);
+                            notes.threads.push(Prstatus { pid, registers });
+                        }
                     }
-                }
+                    _ => notes.lacks_threads = true,
+                },
                 ("CORE", NT_PRPSINFO) => {
                     // struct elf_prpsinfo: pr_flag at 8, pr_pid at 24, pr_fname[16] at 40, pr_psargs[80] at 56
                     notes.pid = u32_at(note.desc, 24).and_then(|p| i32::try_from(p).ok());

@@ -45,6 +45,11 @@ pub(super) struct Headers {
 }
 
 impl Headers {
+    /// Whether a note segment reaches beyond the end of the file.
+    pub fn notes_are_cut(&self) -> bool {
+        self.notes.iter().any(|(at, len, _)| at.saturating_add(*len) > self.segments.bytes.len())
+    }
+
     /// The bytes of each note segment, cut at the end of the file, and its alignment.
     pub fn notes(&self) -> impl Iterator<Item = (&[u8], usize)> {
         self.notes.iter().filter_map(|(at, len, align)| {

@@ -214,6 +214,21 @@ fn a_truncated_core_gives_what_it_has() {
     let expected =
         format!("the core is truncated: {} of {} bytes; memory beyond is missing", good.len() - 8, good.len());
     assert_eq!(core.warnings(), [expected]);
+    assert!(!core.may_lack_threads(), "its notes are whole");
+}
+
+#[test]
+fn notes_that_break_off_may_lack_threads() {
+    let good = bytes_of(&made());
+    assert!(!open(good.clone()).unwrap().may_lack_threads());
+    // the second thread's note claims to be longer than the file
+    let size = 336u32.to_le_bytes();
+    let at = good.windows(4).enumerate().filter(|(_, w)| *w == size).map(|(i, _)| i).nth(1).unwrap();
+    let mut damaged = good.clone();
+    damaged[at..at + 4].fill(0x7f);
+    assert!(open(damaged).unwrap().may_lack_threads());
+    let notes = usize::try_from(u64::from_le_bytes(good[64 + 8..64 + 16].try_into().unwrap())).unwrap();
+    assert!(open(good[..notes + 700].to_vec()).unwrap().may_lack_threads(), "cut off within its notes");
 }
 
 /// A small generator with a fixed beginning (xorshift64*), so that a failure comes again.

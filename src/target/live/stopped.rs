@@ -60,6 +60,8 @@ pub struct Stopped<'a> {
     shared: Arc<Shared>,
     tracer: Option<Tracer>,
     calls_before: u64,
+    /// Whether there may be threads that are not among [`Stopped::threads`].
+    unlisted: bool,
     pub(super) warnings: Vec<String>,
 }
 
@@ -85,6 +87,8 @@ pub struct Released {
     pub syscalls_in_pause: u64,
     /// The mappings, where they are no longer those read before the stop.
     pub mappings: Option<Vec<Mapping>>,
+    /// Whether there may be threads that are not listed.
+    pub unlisted: bool,
 }
 
 impl Live {
@@ -177,6 +181,7 @@ impl<'a> Stopped<'a> {
             shared: Arc::new(Shared::default()),
             tracer: None,
             calls_before: live.remote.calls.load(Ordering::Relaxed),
+            unlisted: false,
             warnings: live.warnings.clone(),
         }
     }
@@ -242,6 +247,7 @@ impl<'a> Stopped<'a> {
             cut_short: ended.is_some_and(|e| e.timed_out),
             syscalls_in_pause: if ended.is_some() { calls } else { 0 },
             mappings: now.map(|m| m.to_vec()),
+            unlisted: self.unlisted,
         }
     }
 
@@ -265,6 +271,7 @@ impl<'a> Stopped<'a> {
         }
         if report.unsettled {
             self.warnings.push("threads were being made faster than they could be held: some may be missing".into());
+            self.unlisted = true;
         }
         for (tid, caught) in report.caught {
             // threads that began after the looks are looked at now: there are few
@@ -272,7 +279,14 @@ impl<'a> Stopped<'a> {
                 Ok(i) => looks.get(i).cloned(),
                 Err(_) => read_look(&live.tasks, tid),
             };
-            let Some(look) = look else { continue };
+            if caught == Caught::Gone {
+                continue;
+            }
+            let Some(look) = look else {
+                self.warnings.push(format!("thread {tid} could not be looked at and is left out"));
+                self.unlisted = true;
+                continue;
+            };
             let state = match caught {
                 Caught::Held(bytes) => {
                     let mut state = held(&look, &bytes);
@@ -470,6 +484,10 @@ impl Target for Stopped<'_> {
 
     fn files(&self) -> Arc<dyn Files> {
         self.live.files()
+    }
+
+    fn may_lack_threads(&self) -> bool {
+        self.unlisted
     }
 
     fn warnings(&self) -> Vec<String> {

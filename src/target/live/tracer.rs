@@ -47,7 +47,7 @@ pub(super) enum Caught {
 pub(super) struct Report {
     /// Every thread tried, ascending.
     pub caught: Vec<(HostTid, Caught)>,
-    /// The passes ran out while threads were still being made.
+    /// The passes ran out while threads were still being made, or these could not be listed.
     pub unsettled: bool,
 }
 
@@ -136,7 +136,7 @@ pub(super) fn trace(order: &Order, shared: &Arc<Shared>, report: &Sender<Report>
         // half the time at most: the other half is for reading
         tracees.await_stops(order, began + order.max_pause / 2);
         // only threads that still ran could have made new ones: once a pass finds none, all are held
-        let fresh = tracees.find_new(order, &mut known);
+        let Some(fresh) = tracees.find_new(order, &mut known) else { break };
         if fresh.is_empty() {
             unsettled = false;
             break;
@@ -225,12 +225,12 @@ impl Tracees {
         }
     }
 
-    /// Threads that were not known before.
-    fn find_new(&self, order: &Order, known: &mut BTreeSet<HostTid>) -> Vec<HostTid> {
+    /// Threads that were not known before; `None` where they cannot be listed.
+    fn find_new(&self, order: &Order, known: &mut BTreeSet<HostTid>) -> Option<Vec<HostTid>> {
         // open, two reads or more, close
         self.shared.calls.fetch_add(4, Ordering::Relaxed);
-        let now = read_tasks(&order.tasks).unwrap_or_default();
-        now.into_iter().filter(|t| known.insert(*t)).collect()
+        let now = read_tasks(&order.tasks).ok()?;
+        Some(now.into_iter().filter(|t| known.insert(*t)).collect())
     }
 
     fn report(&self, unsettled: bool) -> Report {
