@@ -350,11 +350,9 @@ fn section_wanted(
 #[cfg(test)]
 mod tests {
     use super::super::offsets::Offsets;
-    use super::super::threads::{Interpreter, PyThread};
+    use super::super::threads::PyThread;
     use super::*;
     use crate::runtimes::tests::{MadeUp, pthread_of, sp_of};
-    use std::cell::RefCell;
-    use std::collections::HashMap;
 
     const RUNTIME: u64 = 0x10_0000;
     const INTERPRETER: u64 = 0x30_0000;
@@ -391,26 +389,7 @@ mod tests {
                 state: Some(*state),
             });
         }
-        let interpreter = Interpreter {
-            addr: Addr(INTERPRETER),
-            id: 0,
-            gil: None,
-            own_gil: false,
-            modules: Addr::NULL,
-            threads: states,
-            end: WalkEnd::Complete,
-        };
-        let census = Census {
-            runtime: Addr(RUNTIME),
-            interpreters: vec![interpreter],
-            key: None,
-            gils: Vec::new(),
-            lost_gils: Vec::new(),
-            chains: HashMap::new(),
-            codes: RefCell::default(),
-            handlers: None,
-            names: Vec::new(),
-        };
+        let census = Census::made_up(Addr(RUNTIME), Addr(INTERPRETER), states);
         (made, census)
     }
 

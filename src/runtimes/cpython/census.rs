@@ -9,7 +9,7 @@ use super::objects::Objects;
 use super::signals::read_handlers;
 use super::thread_names::{read_active, read_names};
 use super::threads::{Doubt, Interpreter, read_interpreters};
-use crate::memory::ReadError;
+use crate::memory::{ReadError, WalkEnd};
 use crate::units::Addr;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -19,6 +19,8 @@ pub(super) struct Census {
     /// `_PyRuntime`.
     pub runtime: Addr,
     pub interpreters: Vec<Interpreter>,
+    /// How the walk over them ended.
+    pub end: WalkEnd,
     /// The `pthread_key_t` under which each thread keeps its thread state, up to 3.14.
     pub key: Option<i32>,
     pub gils: Vec<Gil>,
@@ -39,7 +41,7 @@ impl Census {
     /// # Errors
     /// Where the runtime's lists make no sense.
     pub(super) fn take(objects: &Objects<'_>, found: &Found) -> Result<Census, Doubt> {
-        let interpreters = read_interpreters(objects, found.runtime)?;
+        let (interpreters, end) = read_interpreters(objects, found.runtime)?;
         let (gils, lost_gils) = read_gils(objects, &interpreters);
         let all: Vec<_> = interpreters.iter().flat_map(|i| &i.threads).collect();
         let newest: Vec<Addr> = all.iter().map(|t| t.frame).collect();
@@ -56,6 +58,35 @@ impl Census {
         let key = objects.o.runtime_tss_key.and_then(|f| objects.int32(found.runtime, f).ok());
         let handlers = found.handlers.and_then(|table| read_handlers(objects, table));
         let runtime = found.runtime;
-        Ok(Census { runtime, interpreters, key, gils, lost_gils, chains, codes: RefCell::new(codes), handlers, names })
+        let codes = RefCell::new(codes);
+        Ok(Census { runtime, interpreters, end, key, gils, lost_gils, chains, codes, handlers, names })
+    }
+}
+
+#[cfg(test)]
+impl Census {
+    /// One interpreter without a GIL, its threads without frames.
+    pub(super) fn made_up(runtime: Addr, interpreter: Addr, threads: Vec<super::threads::PyThread>) -> Census {
+        let interpreter = Interpreter {
+            addr: interpreter,
+            id: 0,
+            gil: None,
+            own_gil: false,
+            modules: Addr::NULL,
+            threads,
+            end: WalkEnd::Complete,
+        };
+        Census {
+            runtime,
+            interpreters: vec![interpreter],
+            end: WalkEnd::Complete,
+            key: None,
+            gils: Vec::new(),
+            lost_gils: Vec::new(),
+            chains: HashMap::new(),
+            codes: RefCell::default(),
+            handlers: None,
+            names: Vec::new(),
+        }
     }
 }

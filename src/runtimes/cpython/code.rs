@@ -34,10 +34,14 @@ pub(super) struct Code {
 /// Bytes of a string object asked for ahead.
 const STRING_AHEAD: usize = 160;
 
+/// Bytes of names and tables kept of all code objects; those of a large program are a few MiB.
+const MAX_KEPT: usize = 256 << 20;
+
 /// The code objects met so far.
 #[derive(Default)]
 pub(super) struct Codes {
     known: HashMap<Addr, Option<Rc<Code>>>,
+    kept: usize,
 }
 
 impl Codes {
@@ -90,7 +94,11 @@ impl Codes {
             .collect();
         objects.memory.expect(&tables);
         for (at, blob) in blobs {
+            if self.kept > MAX_KEPT {
+                break;
+            }
             let code = read_code(objects, at, &blob).map(Rc::new);
+            self.kept += code.as_ref().map_or(0, |c| c.size());
             self.known.insert(at, code);
         }
     }
@@ -143,6 +151,11 @@ fn read_code(objects: &Objects<'_>, at: Addr, blob: &[u8]) -> Option<Code> {
 }
 
 impl Code {
+    /// Bytes of its names and tables.
+    fn size(&self) -> usize {
+        [self.function.len(), self.name.len(), self.file.len(), self.lines.len(), self.exceptions.len()].iter().sum()
+    }
+
     /// The last part of its file's path.
     pub(super) fn file_name(&self) -> &str {
         self.file.rsplit('/').next().unwrap_or(&self.file)

@@ -9,7 +9,7 @@ use super::objects::Objects;
 use super::offsets::{FrameLayout, NoOffsets, Offsets};
 use super::place::PyStack;
 use super::scene::{Beat, Scene};
-use super::threads::{Doubt, Interpreter};
+use super::threads::Doubt;
 use crate::facts::{Facts, Gap, GilRole, ManagedFrame, ManagedThread, RuntimeNote, SignalHandler};
 use crate::memory::WalkEnd;
 use crate::runtimes::View;
@@ -86,8 +86,10 @@ pub(super) struct Telling<'a> {
 impl Telling<'_> {
     fn tell(mut self, facts: &mut Facts) {
         self.learn_loops();
+        facts.gaps.extend(walk_gap("the list of interpreters", self.census.interpreters.len(), self.census.end));
         for (interpreter, lost) in self.census.interpreters.iter().zip(&self.scene.places.lost) {
-            facts.gaps.extend(walk_gap(interpreter));
+            let what = format!("the list of thread states of the interpreter at {}", interpreter.addr);
+            facts.gaps.extend(walk_gap(&what, interpreter.threads.len(), interpreter.end));
             if *lost > 0 {
                 facts.gaps.push(Gap(format!(
                     "{lost} thread state(s) of the interpreter belong to no thread of this process: those threads ended or \
@@ -225,10 +227,8 @@ pub(super) fn frame_ix(i: usize) -> FrameIx {
 }
 
 /// What a walk that did not end by itself leaves out.
-fn walk_gap(interpreter: &Interpreter) -> Option<Gap> {
-    let n = interpreter.threads.len();
-    let what = format!("the list of thread states of the interpreter at {}", interpreter.addr);
-    Some(Gap(match interpreter.end {
+fn walk_gap(what: &str, n: usize, end: WalkEnd) -> Option<Gap> {
+    Some(Gap(match end {
         WalkEnd::Complete => return None,
         WalkEnd::Bound => format!("{what} is longer than {n}: the rest is left out"),
         WalkEnd::Circle(at) => format!("{what} makes no sense after {n} entries (at {at}): the rest is left out"),

@@ -7,7 +7,9 @@ use crate::units::Addr;
 use std::collections::HashSet;
 
 /// Frames of one thread read at most.
-pub(super) const MAX_FRAMES: usize = 4096;
+const MAX_FRAMES: usize = 4096;
+/// Frames of all threads read at most.
+const ALL_FRAMES: usize = 1 << 20;
 
 /// One Python frame as the interpreter keeps it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,17 +62,20 @@ pub(super) fn read_frame(objects: &Objects<'_>, at: Addr) -> Result<(PyFrame, Ad
             let mut buffer = [0u8; 128];
             let blob = buffer.get_mut(..f.size.min(128)).unwrap_or_default();
             objects.memory.read(at, blob)?;
-            let word = |offset| word_in(blob, offset).unwrap_or(0);
-            let owner = byte_in(blob, f.owner).unwrap_or(0);
+            // an interpreter's own account may place a field beyond what the table says is the frame's size
+            let word = |offset| word_in(blob, offset).map_or_else(|| objects.word(at, offset), Ok);
+            let byte = |offset| byte_in(blob, offset).map_or_else(|| objects.byte(at, offset), Ok);
+            let int = |offset| int_in(blob, offset).map_or_else(|| objects.int32(at, offset), Ok);
+            let owner = byte(f.owner)?;
             let frame = PyFrame {
                 addr: at,
-                code: Addr(word(f.executable) & !o.stack_mask),
-                position: Position::At(Addr(word(f.instruction))),
-                entry: f.is_entry.and_then(|e| byte_in(blob, e)).is_some_and(|e| e != 0),
+                code: Addr(word(f.executable)? & !o.stack_mask),
+                position: Position::At(Addr(word(f.instruction)?)),
+                entry: f.is_entry.map(byte).transpose()?.is_some_and(|e| e != 0),
                 shim: o.first_shim_owner.is_some_and(|first| owner >= first),
-                tlbc_index: f.tlbc_index.and_then(|t| int_in(blob, t)).unwrap_or(0),
+                tlbc_index: f.tlbc_index.map(int).transpose()?.unwrap_or(0),
             };
-            Ok((frame, Addr(word(f.previous))))
+            Ok((frame, Addr(word(f.previous)?)))
         }
     }
 }
@@ -86,50 +91,65 @@ pub(super) fn frame_size(objects: &Objects<'_>) -> usize {
 /// Reads the chains that begin at `newest`, level by level, so that one request serves all threads.
 pub(super) fn read_chains(objects: &Objects<'_>, newest: &[Addr]) -> Vec<Chain> {
     let mut chains: Vec<Chain> = newest.iter().map(|_| Chain { frames: Vec::new(), end: WalkEnd::Complete }).collect();
-    let mut here: Vec<(usize, Addr)> = newest.iter().copied().enumerate().filter(|(_, a)| !a.is_null()).collect();
+    let mut here: Vec<Walk> = Vec::new();
+    here.extend(newest.iter().enumerate().filter(|(_, a)| !a.is_null()).map(|(i, at)| Walk {
+        chain: i,
+        at: *at,
+        mark: *at,
+    }));
     let size = frame_size(objects);
-    let mut level = 0;
-    while !here.is_empty() {
-        let ranges: Vec<_> = here.iter().map(|(_, a)| (*a, size)).collect();
+    let mut left = ALL_FRAMES;
+    for level in 1..=MAX_FRAMES {
+        let ranges: Vec<_> = here.iter().map(|w| (w.at, size)).collect();
         objects.memory.expect(&ranges);
         let mut next = Vec::with_capacity(here.len());
-        for (i, at) in here {
-            let Some(chain) = chains.get_mut(i) else { continue };
-            match read_frame(objects, at) {
+        for mut walk in here {
+            let Some(chain) = chains.get_mut(walk.chain) else { continue };
+            if left == 0 {
+                chain.end = WalkEnd::Bound;
+                continue;
+            }
+            match read_frame(objects, walk.at) {
                 Ok((frame, back)) => {
                     chain.frames.push(frame);
-                    if !back.is_null() {
-                        next.push((i, back));
+                    left -= 1;
+                    if back == walk.mark {
+                        close(chain, back);
+                    } else if !back.is_null() {
+                        walk.at = back;
+                        // of Brent: what comes twice comes back to the mark
+                        walk.mark = if level.is_power_of_two() { back } else { walk.mark };
+                        next.push(walk);
                     }
                 }
                 Err(e) => chain.end = WalkEnd::Unreadable(e),
             }
         }
-        level += 1;
-        if level >= MAX_FRAMES {
-            for (i, back) in &next {
-                if let Some(chain) = chains.get_mut(*i) {
-                    end_long_chain(chain, *back);
-                }
-            }
-            break;
-        }
         here = next;
+        if here.is_empty() {
+            return chains;
+        }
+    }
+    for walk in here {
+        chains.get_mut(walk.chain).into_iter().for_each(|chain| chain.end = WalkEnd::Bound);
     }
     chains
 }
 
-/// A chain that reached the bound is either long or a circle.
-fn end_long_chain(chain: &mut Chain, back: Addr) {
+/// Where the walk along one chain stands.
+struct Walk {
+    chain: usize,
+    at: Addr,
+    /// A frame it has passed.
+    mark: Addr,
+}
+
+/// Ends a chain that leads back to its frame at `back`: each frame is in it once.
+fn close(chain: &mut Chain, back: Addr) {
     let mut seen = HashSet::new();
-    match chain.frames.iter().position(|f| !seen.insert(f.addr)) {
-        Some(again) => {
-            let at = chain.frames.get(again).map_or(back, |f| f.addr);
-            chain.frames.truncate(again);
-            chain.end = WalkEnd::Circle(at);
-        }
-        None => chain.end = WalkEnd::Bound,
-    }
+    let twice = chain.frames.iter().position(|f| !seen.insert(f.addr));
+    chain.end = WalkEnd::Circle(twice.and_then(|i| chain.frames.get(i)).map_or(back, |f| f.addr));
+    chain.frames.truncate(twice.unwrap_or(chain.frames.len()));
 }
 
 #[cfg(test)]
@@ -172,6 +192,45 @@ mod tests {
         let objects = Objects::new(&m, &o);
         let chain = read_chains(&objects, &[Addr(0x1000)]).remove(0);
         assert_eq!((chain.frames.len(), chain.end), (2, WalkEnd::Circle(Addr(0x1000))));
+    }
+
+    #[test]
+    fn a_circle_behind_other_frames_ends_soon_and_tells_each_frame_once() {
+        let o = Offsets::choose((13, Some(0)), false, None).unwrap();
+        let mut m = Fake::new();
+        let at = |i: u64| 0x1000 + i * 0x100;
+        for i in 0..12 {
+            frame_3_13(&mut m, at(i), 0x5000, at(if i == 11 { 5 } else { i + 1 }), 0);
+        }
+        let objects = Objects::new(&m, &o);
+        let chain = read_chains(&objects, &[Addr(at(0))]).remove(0);
+        assert_eq!(chain.frames.iter().map(|f| f.addr.0).collect::<Vec<_>>(), (0..12).map(at).collect::<Vec<_>>());
+        assert!(matches!(chain.end, WalkEnd::Circle(_)));
+    }
+
+    #[test]
+    fn a_chain_without_end_is_cut_and_says_so() {
+        let o = Offsets::choose((13, Some(0)), false, None).unwrap();
+        let mut m = Fake::new();
+        for i in 0..=MAX_FRAMES as u64 {
+            frame_3_13(&mut m, 0x10_0000 + i * 96, 0x5000, 0x10_0000 + (i + 1) * 96, 0);
+        }
+        let objects = Objects::new(&m, &o);
+        let chain = read_chains(&objects, &[Addr(0x10_0000)]).remove(0);
+        assert_eq!((chain.frames.len(), chain.end), (MAX_FRAMES, WalkEnd::Bound));
+    }
+
+    #[test]
+    fn a_field_an_account_places_beyond_the_frame_is_read_all_the_same() {
+        let mut o = Offsets::choose((13, Some(0)), false, None).unwrap();
+        let FrameLayout::Inline(f) = &mut o.frame else { panic!("3.13 has inline frames") };
+        f.previous = 400;
+        let mut m = Fake::new();
+        frame_3_13(&mut m, 0x1000, 0x5000, 0, 0);
+        let read = |m: &Fake| read_frame(&Objects::new(m, &o), Addr(0x1000)).map(|(_, back)| back);
+        assert!(read(&m).is_err(), "not the end of the chain");
+        m.put_u64(Addr(0x1000 + 400), 0x2000);
+        assert_eq!(read(&m), Ok(Addr(0x2000)));
     }
 
     #[test]

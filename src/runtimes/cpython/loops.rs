@@ -10,8 +10,9 @@ use crate::memory::{Memory, MemoryExt};
 use crate::runtimes::View;
 use crate::units::{Addr, FrameIx};
 use crate::unwind::Stack;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
+use std::rc::Rc;
 
 /// Where evaluation loops lie.
 pub(super) struct Loops {
@@ -44,6 +45,7 @@ impl Loops {
     pub(super) fn learn(&mut self, view: &View<'_>) -> bool {
         let Some(entry) = self.entry else { return false };
         let mut calls: HashMap<Addr, Option<Vec<Range<Addr>>>> = HashMap::new();
+        let mut wrappers = Wrappers { view, known: HashMap::new() };
         let before = self.ranges.len();
         for stack in view.stacks {
             for pair in stack.frames.windows(2) {
@@ -55,7 +57,7 @@ impl Loops {
                 let back = caller.pc.addr;
                 let way = calls.entry(back).or_insert_with(|| {
                     let called = calls_to(view.memory, back)?;
-                    way_to(view, called, entry, 0)
+                    way_to(&mut wrappers, called, entry)
                 });
                 // a function on the way that is still there has not jumped yet: it is no loop
                 let jumped = way.as_ref().is_some_and(|w| !w.iter().any(|r| r.contains(&pc)));
@@ -68,31 +70,72 @@ impl Loops {
     }
 }
 
-/// Wrappers followed at most.
+/// Wrappers followed one after another at most.
 const MAX_JUMPS: usize = 3;
+/// Functions looked through for one call at most: the jumps of a wrapper are few.
+const MAX_TRIED: usize = 512;
+/// Functions looked through for all calls at most.
+const MAX_FUNCTIONS: usize = 8192;
 /// Bytes of a wrapper looked through.
 const MAX_WRAPPER: u64 = 64 * 1024;
 /// `jmp rel32` on x86-64.
 const JUMP: u8 = 0xe9;
 
-/// The wrappers from `at` to `entry`, each of which ends by jumping to the next (a sibling call, after which it has no frame
-/// any more). Empty where `at` is the entry; `None` where there is no such way.
-fn way_to(view: &View<'_>, at: Addr, entry: Addr, hops: usize) -> Option<Vec<Range<Addr>>> {
-    if at == entry {
-        return Some(Vec::new());
+/// A function: its extent, and where its jumps go outside of it.
+struct Wrapper {
+    extent: Range<Addr>,
+    jumps: Vec<Addr>,
+}
+
+/// The functions looked through so far.
+struct Wrappers<'a> {
+    view: &'a View<'a>,
+    known: HashMap<Addr, Option<Rc<Wrapper>>>,
+}
+
+impl Wrappers<'_> {
+    fn find(&mut self, at: Addr, entry: Addr) -> Option<Rc<Wrapper>> {
+        if let Some(known) = self.known.get(&at) {
+            return known.clone();
+        }
+        if self.known.len() >= MAX_FUNCTIONS {
+            return None;
+        }
+        let found = self.read(at, entry).map(Rc::new);
+        self.known.insert(at, found.clone());
+        found
     }
-    let extent = function_at(view, at).filter(|e| hops < MAX_JUMPS && e.end.0 - e.start.0 <= MAX_WRAPPER)?;
-    let len = usize::try_from(extent.end.0 - extent.start.0).ok()?;
-    let code = view.memory.read_vec(extent.start, len).ok()?;
-    let mut targets = jumps(&code, extent.start);
-    targets.retain(|t| !extent.contains(t) && view.snapshot.module_at(*t).is_some());
-    targets.sort_by_key(|t| *t != entry);
-    targets.truncate(64);
-    targets.into_iter().find_map(|t| {
-        let mut way = way_to(view, t, entry, hops + 1)?;
-        way.push(extent.clone());
-        Some(way)
-    })
+
+    fn read(&self, at: Addr, entry: Addr) -> Option<Wrapper> {
+        let extent = function_at(self.view, at).filter(|e| e.end.0 - e.start.0 <= MAX_WRAPPER)?;
+        let len = usize::try_from(extent.end.0 - extent.start.0).ok()?;
+        let code = self.view.memory.read_vec(extent.start, len).ok()?;
+        let mut jumps = jumps(&code, extent.start);
+        jumps.retain(|t| !extent.contains(t) && self.view.snapshot.module_at(*t).is_some());
+        jumps.sort_by_key(|t| *t != entry);
+        jumps.truncate(64);
+        Some(Wrapper { extent, jumps })
+    }
+}
+
+/// The shortest way from `at` to `entry`: the wrappers between, each of which ends by jumping to the next (a sibling call,
+/// after which it has no frame any more). Empty where `at` is the entry; `None` where there is no such way.
+fn way_to(wrappers: &mut Wrappers<'_>, at: Addr, entry: Addr) -> Option<Vec<Range<Addr>>> {
+    let mut tried = HashSet::new();
+    let mut open = VecDeque::from([(at, Vec::new())]);
+    while let Some((here, way)) = open.pop_front() {
+        if here == entry {
+            return Some(way);
+        }
+        if way.len() >= MAX_JUMPS || tried.len() >= MAX_TRIED || !tried.insert(here) {
+            continue;
+        }
+        let Some(wrapper) = wrappers.find(here, entry) else { continue };
+        open.extend(
+            wrapper.jumps.iter().map(|t| (*t, [way.as_slice(), std::slice::from_ref(&wrapper.extent)].concat())),
+        );
+    }
+    None
 }
 
 /// Where the direct call before a return address went.

@@ -202,11 +202,8 @@ impl Framed {
 #[cfg(test)]
 mod tests {
     use super::super::offsets::Offsets;
-    use super::super::threads::Interpreter;
     use super::*;
-    use crate::memory::WalkEnd;
     use crate::runtimes::tests::{MadeUp, pthread_of};
-    use std::cell::RefCell;
 
     /// Thread states of two threads of 3.15, which has no key: each address and the thread whose `pthread_t` it bears.
     fn census(states: &[(u64, usize)]) -> Census {
@@ -219,26 +216,7 @@ mod tests {
             bound_gilstate: None,
             state: None,
         };
-        let interpreter = Interpreter {
-            addr: Addr(0x30_0000),
-            id: 0,
-            gil: None,
-            own_gil: false,
-            modules: Addr::NULL,
-            threads: states.iter().map(state).collect(),
-            end: WalkEnd::Complete,
-        };
-        Census {
-            runtime: Addr::NULL,
-            interpreters: vec![interpreter],
-            key: None,
-            gils: Vec::new(),
-            lost_gils: Vec::new(),
-            chains: HashMap::new(),
-            codes: RefCell::default(),
-            handlers: None,
-            names: Vec::new(),
-        }
+        Census::made_up(Addr::NULL, Addr(0x30_0000), states.iter().map(state).collect())
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::units::Addr;
 
 /// Interpreters of one process read at most.
 const MAX_INTERPRETERS: usize = 256;
-/// Thread states of one interpreter read at most.
+/// Thread states of one process read at most.
 const MAX_THREADS: usize = 65_536;
 
 /// One interpreter (`PyInterpreterState`).
@@ -58,24 +58,31 @@ pub(super) enum Doubt {
     Inconsistent(String),
 }
 
-/// Reads all interpreters of the runtime at `runtime`, with their threads.
-pub(super) fn read_interpreters(objects: &Objects<'_>, runtime: Addr) -> Result<Vec<Interpreter>, Doubt> {
+/// Reads all interpreters of the runtime at `runtime`, with their threads, and says how the walk over them ended.
+pub(super) fn read_interpreters(objects: &Objects<'_>, runtime: Addr) -> Result<(Vec<Interpreter>, WalkEnd), Doubt> {
     let o = objects.o;
     let head = objects.addr(runtime, o.runtime_head).map_err(Doubt::Unreadable)?;
     let main = objects.addr(runtime, o.runtime_main).map_err(Doubt::Unreadable)?;
     if head.is_null() || main.is_null() {
         return Err(Doubt::Uninitialised);
     }
-    let (addrs, _) = walk(head, MAX_INTERPRETERS, |a| objects.addr(a, o.interp_next).map(Some));
+    let (addrs, end) = walk(head, MAX_INTERPRETERS, |a| objects.addr(a, o.interp_next).map(Some));
     if !addrs.contains(&main) {
         return Err(Doubt::Inconsistent(format!(
             "the main interpreter {main} is not in the list that begins at {head}"
         )));
     }
-    addrs.into_iter().map(|a| read_interpreter(objects, runtime, a)).collect()
+    let mut interpreters = Vec::with_capacity(addrs.len());
+    let mut left = MAX_THREADS;
+    for at in addrs {
+        let interpreter = read_interpreter(objects, runtime, at, left)?;
+        left = left.saturating_sub(interpreter.threads.len());
+        interpreters.push(interpreter);
+    }
+    Ok((interpreters, end))
 }
 
-fn read_interpreter(objects: &Objects<'_>, runtime: Addr, at: Addr) -> Result<Interpreter, Doubt> {
+fn read_interpreter(objects: &Objects<'_>, runtime: Addr, at: Addr, most: usize) -> Result<Interpreter, Doubt> {
     let o = objects.o;
     let read = |offset| objects.word(at, offset).map_err(Doubt::Unreadable);
     let first = Addr(read(o.interp_threads)?);
@@ -87,7 +94,7 @@ fn read_interpreter(objects: &Objects<'_>, runtime: Addr, at: Addr) -> Result<In
         (None, Some(gil)) => (runtime.checked_add(gil), false),
         (None, None) => (None, false),
     };
-    let (threads, end) = read_threads(objects, at, first)?;
+    let (threads, end) = read_threads(objects, at, first, most)?;
     Ok(Interpreter {
         addr: at,
         id: read(o.interp_id)?.cast_signed(),
@@ -99,28 +106,35 @@ fn read_interpreter(objects: &Objects<'_>, runtime: Addr, at: Addr) -> Result<In
     })
 }
 
-fn read_threads(objects: &Objects<'_>, interp: Addr, first: Addr) -> Result<(Vec<PyThread>, WalkEnd), Doubt> {
+fn read_threads(
+    objects: &Objects<'_>,
+    interp: Addr,
+    first: Addr,
+    most: usize,
+) -> Result<(Vec<PyThread>, WalkEnd), Doubt> {
     let o = objects.o;
-    let mut blobs = Vec::new();
-    let (addrs, mut end) = walk(first, MAX_THREADS, |at| {
+    let (mut threads, mut blobs) = (Vec::new(), Vec::new());
+    let mut foreign = None;
+    let (_, end) = walk(first, most, |at| {
         let blob = objects.memory.read_vec(at, o.tstate_size)?;
+        // a list that leaves its interpreter is not followed further
+        if word_in(&blob, o.tstate_interp) != Some(interp.0) {
+            foreign = Some(at);
+            return Ok(None);
+        }
         let next = word_in(&blob, o.tstate_next).map(Addr);
+        threads.push(read_thread(o, at, &blob));
         blobs.push(blob);
         Ok(next)
     });
-    let mut threads: Vec<PyThread> = Vec::with_capacity(addrs.len());
-    for (at, blob) in addrs.iter().zip(&blobs) {
-        if word_in(blob, o.tstate_interp) != Some(interp.0) {
-            if threads.is_empty() {
-                let why = format!("the thread state at {at} does not belong to the interpreter at {interp}");
-                return Err(Doubt::Inconsistent(why));
-            }
-            // a list that leaves its interpreter is not followed further
-            end = WalkEnd::Circle(*at);
-            break;
+    let end = match foreign {
+        Some(at) if threads.is_empty() => {
+            let why = format!("the thread state at {at} does not belong to the interpreter at {interp}");
+            return Err(Doubt::Inconsistent(why));
         }
-        threads.push(read_thread(o, *at, blob));
-    }
+        Some(at) => WalkEnd::Circle(at),
+        None => end,
+    };
     prefetch_frames(objects, &mut threads, &blobs);
     Ok((threads, end))
 }
