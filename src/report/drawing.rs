@@ -75,6 +75,7 @@ impl Drawing {
             .flat_map(|(_, holds)| holds)
             .filter_map(|h| if let Holder::Thread(t) = h.holder { Some(t) } else { None })
             .collect();
+        // each ascending
         let mut queues: BTreeMap<ResourceId, Vec<ThreadRef>> = BTreeMap::new();
         for t in all_threads(case.snapshots) {
             if let Some(wait) = case.graph.waits.get(&t)
@@ -88,7 +89,7 @@ impl Drawing {
         let mut drawn: BTreeSet<Key> = BTreeSet::new();
         for t in all_threads(case.snapshots) {
             let Some(wait) = case.graph.waits.get(&t) else { continue };
-            let queue = queues.get(&wait.on).filter(|q| q.contains(&t));
+            let queue = queues.get(&wait.on).filter(|q| q.binary_search(&t).is_ok());
             let key = if queue.is_some() { Key::Queue(wait.on) } else { Key::Thread(t) };
             if !drawn.insert(key) {
                 continue;

@@ -204,9 +204,7 @@ fn domain(module: Option<&str>, function: Option<&str>) -> Option<&'static str> 
         Some("level-zero")
     } else if starts(&["libstdc++", "libgcc_s", "libc++"]) {
         Some("cxx")
-    } else if function
-        .is_some_and(|f| f.starts_with("_R") || f.starts_with("std::rt::") || f.starts_with("core::ops::"))
-    {
+    } else if function.is_some_and(|f| f.starts_with("std::rt::") || f.starts_with("core::ops::")) {
         Some("rust")
     } else {
         None

@@ -283,7 +283,7 @@ fn process(case: &Case<'_>, index: usize, snapshot: &Snapshot) -> Process {
     Process {
         pid: snapshot.process.pid.0,
         exe: snapshot.process.exe.as_ref().map(|p| p.display().to_string()),
-        command: super::command(snapshot),
+        command: super::command(&snapshot.process.command),
         arch: snapshot.process.arch.name().to_owned(),
         libc: ["glibc", "musl"].iter().find_map(|n| note(n)).map(|n| match &n.version {
             Some(version) => format!("{} {}", n.name, plain(version)),

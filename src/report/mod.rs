@@ -27,6 +27,7 @@ use crate::snapshot::Snapshot;
 use crate::units::{ProcessIx, ThreadRef, harmless};
 use crate::unwind::Stack;
 use crate::verdict::Verdict;
+use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 
 /// How and when the target was captured.
@@ -67,11 +68,11 @@ impl Case<'_> {
     /// verdict's notes.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        let mut out: Vec<String> = Vec::new();
+        let (mut out, mut told) = (Vec::new(), HashSet::new());
         let gaps = self.facts.gaps.iter().map(|g| &g.0);
         for line in self.captured.warnings.iter().chain(gaps).chain(&self.graph.notes).chain(&self.verdict.notes) {
             let line = sentence(line);
-            if !out.contains(&line) {
+            if told.insert(line.clone()) {
                 out.push(line);
             }
         }
@@ -85,9 +86,8 @@ fn sentence(line: &str) -> String {
 }
 
 /// What of the command line may be shown: the program, and the script or module an interpreter runs. Arguments may hold
-/// secrets.
-fn command(snapshot: &Snapshot) -> Vec<String> {
-    let args = &snapshot.process.command;
+/// secrets. Source of the options: CPython `Python/getopt.c`.
+fn command(args: &[String]) -> Vec<String> {
     let Some(program) = args.first() else { return Vec::new() };
     let mut out = vec![sentence(program)];
     let base = program.rsplit('/').next().unwrap_or(program);
@@ -96,26 +96,30 @@ fn command(snapshot: &Snapshot) -> Vec<String> {
     }
     let mut rest = args.iter().skip(1);
     while let Some(arg) = rest.next() {
-        match arg.as_str() {
-            "-c" => {
-                out.push("-c".to_owned());
-                break;
-            }
-            "-m" => {
-                out.push("-m".to_owned());
-                out.extend(rest.next().map(|m| sentence(m)));
-                break;
-            }
-            // options of the interpreter that take a value of their own
-            "-W" | "-X" | "--check-hash-based-pycs" => {
+        let Some(letters) = arg.strip_prefix('-').filter(|l| !l.is_empty()) else {
+            out.push(sentence(arg));
+            break;
+        };
+        // the one long option that takes a value of its own
+        if letters.starts_with('-') {
+            if arg == "--check-hash-based-pycs" {
                 rest.next();
             }
-            option if option.starts_with('-') && option.len() > 1 => {}
-            script => {
-                out.push(sentence(script));
-                break;
-            }
+            continue;
         }
+        // letters may stand together; what follows one that takes a value is that value
+        let Some(at) = letters.find(['c', 'm', 'W', 'X']) else { continue };
+        let (letter, value) = letters.split_at(at).1.split_at(1);
+        let value = if value.is_empty() { rest.next().map(String::as_str) } else { Some(value) };
+        match letter {
+            "c" => out.push("-c".to_owned()),
+            "m" => {
+                out.push("-m".to_owned());
+                out.extend(value.map(sentence));
+            }
+            _ => continue,
+        }
+        break;
     }
     out
 }

@@ -162,6 +162,23 @@ fn json_is_the_contracts() {
 }
 
 #[test]
+fn of_an_interpreters_arguments_only_script_or_module_are_shown() {
+    for (arguments, shown) in [
+        (&["-u", "train.py", "secret"][..], &["train.py"][..]),
+        (&["-um", "torch.run", "secret"], &["-m", "torch.run"]),
+        (&["-mtorch.run", "secret"], &["-m", "torch.run"]),
+        (&["-Ic", "secret()", "secret"], &["-c"]),
+        (&["-Ximporttime", "-W", "error", "-bX", "dev", "train.py"], &["train.py"]),
+        (&["--check-hash-based-pycs", "never", "--", "train.py", "secret"], &["train.py"]),
+        (&["-", "secret"], &["-"]),
+        (&["-c"], &["-c"]),
+    ] {
+        let line: Vec<String> = ["python3"].iter().chain(arguments).map(ToString::to_string).collect();
+        assert_eq!(super::command(&line)[1..], *shown, "{arguments:?}");
+    }
+}
+
+#[test]
 fn json_keys_stand_in_the_contracts_order_and_nothing_is_invented() {
     let mut made = Made::new();
     let t = made.thread(5, "alone");

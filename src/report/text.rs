@@ -123,7 +123,7 @@ impl Page<'_> {
         let mut out = String::new();
         for (i, snapshot) in self.case.snapshots.iter().enumerate() {
             let mut parts = vec![format!("process {}", snapshot.process.pid)];
-            let mut command = super::command(snapshot);
+            let mut command = super::command(&snapshot.process.command);
             if let Some(program) = command.first_mut() {
                 *program = program.rsplit('/').next().unwrap_or_default().to_owned();
             }

@@ -185,6 +185,8 @@ struct Running {
     pid: Pid,
     /// Holds the program's source while it runs, so that the report can name its lines.
     directory: Option<PathBuf>,
+    /// Ended and reaped: `pid` may be somebody else's by now.
+    ended: bool,
 }
 
 impl Running {
@@ -213,7 +215,7 @@ impl Running {
             }
         };
         let pid = Pid(child.id().cast_signed());
-        let mut running = Running { program, child, pid, directory };
+        let mut running = Running { program, child, pid, directory, ended: false };
         running.pid = running.read_pid()?;
         running.wait_until_it_hangs()?;
         Ok(running)
@@ -250,6 +252,9 @@ impl Running {
     }
 
     fn end(&mut self) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
         if self.pid.0 != self.child.id().cast_signed() {
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.pid.0), nix::sys::signal::Signal::SIGKILL);
         }

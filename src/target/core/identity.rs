@@ -62,10 +62,10 @@ fn find_command(auxv: &[(u64, u64)], memory: &Segments) -> Option<Vec<String>> {
     let [first, second, ..] = auxv else { return None };
     let pattern: Vec<u8> = [first.0, first.1, second.0, second.1].iter().flat_map(|w| w.to_le_bytes()).collect();
     let top = name.0 & !7;
-    let (base, bytes) = (1..=STACK_TOP / 4096).rev().find_map(|pages| {
+    let bytes = (1..=STACK_TOP / 4096).rev().find_map(|pages| {
         let base = Addr((top & !4095).checked_sub(4096 * (pages as u64 - 1))?);
         let len = usize::try_from(top - base.0).ok()?;
-        Some((base, memory.read_vec(base, len).ok()?))
+        memory.read_vec(base, len).ok()
     })?;
     let at = bytes
         .chunks_exact(8)
@@ -92,7 +92,6 @@ fn find_command(auxv: &[(u64, u64)], memory: &Segments) -> Option<Vec<String>> {
             return None;
         }
     }
-    debug_assert!(base.0 <= top);
     bytes
         .get(here + 8..argv_end)?
         .chunks_exact(8)
