@@ -3,18 +3,19 @@
 echo = """: hangscope needs a gdb with Python (not gdb-minimal); or give `hangscope core` a core of the process\n
 """
 
+import glob
 import os
 import re
-import subprocess
 import tempfile
+from subprocess import PIPE, Popen
 
 import gdb
 
 BINARY = "hangscope"
 VERSION = 1
 MAIN = """Say which threads block each other, over which locks, and what to change. It only looks.
+Options of all its commands: -v, -q, --threads all|blocked|cycle, --sysroot DIR, --debug-dir DIR, --answer-within 60s.
 For scripts: $hangscope_verdict, $hangscope_headline, $hangscope_cycle_tids, $hangscope_exit_code."""
-TROUBLE = (gdb.error, RuntimeError, ValueError, OverflowError, OSError, AttributeError, LookupError, TypeError)
 
 
 def hexed(text):
@@ -35,10 +36,6 @@ def tid_of(thread):
     return thread.ptid[1] or thread.ptid[2] or thread.ptid[0]
 
 
-def register(frame, name):
-    return int(frame.read_register(name)) & (1 << 64) - 1
-
-
 class Answers:
     """One method for each request; it returns the words of the answer, or raises what keeps it from it."""
 
@@ -51,16 +48,12 @@ class Answers:
             return ["none"]
         if any(t.is_running() for t in threads):
             return ["running"]
-        kind = getattr(getattr(inferior, "connection", None), "type", None)  # since gdb 12
-        told = "\n" + gdb.execute("info files", to_string=True) if kind in (None, "core") else ""
-        if kind is None:
-            titles = {"\nNative process:": "native", "\nRemote": "remote", "\nExtended remote": "remote"}
-            kind = next((k for title, k in titles.items() if title in told), "core")
-        core = re.search(r"^Local core dump file:\n\s*`(.*)', file type", told, re.M)
-        word = {"native": "live", "core": "core"}.get(kind, "remote")
-        arch = getattr(inferior, "architecture", gdb.newest_frame().architecture)().name().replace(" ", "-")
-        paths = [gdb.current_progspace().filename, core and core.group(1), gdb.parameter("sysroot")]
-        return [word, arch, inferior.pid] + [hexed(p) for p in paths] + [tid_of(gdb.selected_thread())]
+        told = gdb.execute("info files", to_string=True)
+        kind = re.search(r"^(?:Native process|Local (core) dump file:\n\s*`(.*)', file type)", told, re.M)
+        word = "remote" if not kind else kind.group(1) or "live"
+        arch = inferior.architecture().name().replace(" ", "-")
+        paths = [gdb.current_progspace().filename, kind and kind.group(2), gdb.parameter("sysroot")]
+        return [word, arch, inferior.pid] + [hexed(p) for p in paths] + [tid_of(gdb.selected_thread() or threads[0])]
 
     def threads(*names):
         words = []
@@ -71,8 +64,8 @@ class Answers:
                     if not values:
                         thread.switch()
                         frame = gdb.newest_frame()
-                    values.append("%x" % register(frame, name))
-                except TROUBLE:
+                    values.append("%x" % (int(frame.read_register(name)) & (1 << 64) - 1))
+                except Exception:
                     values.append("-")
             words.append("%d:%s:%s" % (tid_of(thread), hexed(thread.name), ",".join(values)))
         return words
@@ -80,7 +73,12 @@ class Answers:
     def maps():
         line = r"^\s*0x(\w+)\s+0x(\w+)\s+0x\w+\s+0x(\w+)[ \t]*(?:([-r][-w][-x][-ps])(?=\s|$))?[ \t]*(.*?)[ \t]*$"
         found = re.findall(line, gdb.execute("info proc mappings", to_string=True), re.M)
-        return ["%s-%s:%s:%s:%s" % (a, b, p or "-", o, hexed(n)) for a, b, o, p, n in found]
+        if found:
+            return ["%s-%s:%s:%s:%s" % (a, b, p or "-", o, hexed(n)) for a, b, o, p, n in found]
+        line = r"^\s*0x(\w+) - 0x(\w+) is ([^\s:]+)(?: in (.*))?$"  # a server that gives no files
+        found = re.findall(line, gdb.execute("info files", to_string=True), re.M)
+        program = gdb.current_progspace().filename
+        return ["%s-%s:%s:-:%s" % (a, b, name, hexed(file or program)) for a, b, name, file in found]
 
     def auxv():
         found = re.findall(r"^(\d+) .*?(0x[0-9a-f]+|\d+)(?: \".*\")?$", gdb.execute("info auxv", to_string=True), re.M)
@@ -94,7 +92,7 @@ class Answers:
         for at, count in zip(words[::2], words[1::2]):
             try:
                 answers.append(inferior.read_memory(int(at, 16), int(count, 16)).tobytes().hex())
-            except TROUBLE:
+            except Exception:
                 answers.append("-")
         return answers
 
@@ -109,12 +107,16 @@ class Answers:
         gdb.set_convenience_variable("hangscope_" + name, unhexed(value))
 
     def select(tid, pc, sp):
-        next(t for t in threads_alive() if tid_of(t) == int(tid)).switch()
+        before, thread, level = gdb.selected_thread(), next(t for t in threads_alive() if tid_of(t) == int(tid)), 0
+        thread.switch()
         frame = gdb.newest_frame()
-        while frame.pc() != int(pc, 16) or sp != "-" and register(frame, "rsp") != int(sp, 16):
-            frame = frame.older()
-        frame.select()
-        gdb.write("".join(gdb.execute(c, to_string=True) for c in ("thread", "frame")))
+        while frame.pc() != int(pc, 16) or sp != "-" and int(frame.read_register("rsp")) != int(sp, 16):
+            frame, level = frame.older(), level + 1
+        (before or thread).switch()
+        # gdb's own commands tell a graphical front end, too
+        gdb.execute("thread %d.%d" % (gdb.selected_inferior().num, thread.num))
+        if level:
+            gdb.execute("frame level %d" % level)
 
     def end(code):
         gdb.set_convenience_variable("hangscope_exit_code", int(code))
@@ -129,25 +131,25 @@ def selected():
 
 def converse(arguments):
     """Starts hangscope and answers it until it says `end`."""
-    binary, width = os.path.expanduser(gdb.parameter("hangscope-binary") or BINARY), gdb.parameter("width")
+    binary = os.path.expanduser(gdb.parameter("hangscope-binary") or BINARY)
+    environment = dict(os.environ, COLUMNS=str(gdb.parameter("width") or 80))
     color = "always" if gdb.parameter("style enabled") and os.isatty(1) else "never"
     command = [binary, "bridge", "--color", color] + [os.path.expanduser(a) for a in arguments]
     errors, place, ended = tempfile.TemporaryFile(), selected(), False
-    pipe = subprocess.PIPE
     try:
-        environment = dict(os.environ, COLUMNS=str(width or 80))
-        child = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=errors)
+        child = Popen(command, env=environment, stdin=PIPE, stdout=PIPE, stderr=errors)
     except OSError as error:
         raise gdb.GdbError("hangscope: cannot start '%s': %s; `set hangscope-binary PATH`" % (binary, error.strerror))
     try:
         for line in child.stdout:
-            name, *words = line.decode("ascii").split()
+            name, *words = line.decode("ascii", "replace").split() or [""]
+            if name not in vars(Answers) or not name.isalpha():
+                break
             try:
                 answer = " ".join(["ok"] + [str(w) for w in getattr(Answers, name)(*words) or []])
-            except TROUBLE + (StopIteration,) as error:
+            except Exception as error:
                 answer = "no " + hexed(str(error))
-            if name == "select" and answer == "ok":
-                place = selected()
+            place = selected() if (name, answer) == ("select", "ok") else place
             ended = name == "end"
             child.stdin.write(answer.encode("ascii") + b"\n")
             child.stdin.flush()
@@ -163,17 +165,8 @@ def converse(arguments):
     errors.seek(0)
     said = errors.read().decode(errors="replace").strip()
     if not ended:
-        raise gdb.GdbError(said or "hangscope: it ended without a word")
+        raise gdb.GdbError(said or "hangscope: '%s' ended without a word, or is no hangscope of this version" % binary)
     gdb.write(said and said + "\n", gdb.STDERR)
-
-
-class Binary(gdb.Parameter):
-    """The hangscope program that the command `hangscope` starts."""
-
-    set_doc = show_doc = "The hangscope program: its path, or its name on PATH."
-
-    def get_set_string(self):
-        return ""
 
 
 class Hangscope(gdb.Command):
@@ -187,13 +180,19 @@ class Hangscope(gdb.Command):
         converse(self.verb.split() + gdb.string_to_argv(argument))
 
     def complete(self, text, word):
-        return [w for w in self.words if w.startswith(word)] if text == word and self.words else gdb.COMPLETE_FILENAME
+        before, _, last = text.rpartition(" ")
+        found = self.words if not before else map(str, map(tid_of, threads_alive())) if self.verb == "goto" else []
+        if "FILE" in self.__doc__ and (before or not self.words):
+            found = glob.glob(glob.escape(last) + "*")
+        return [f[len(last) - len(word or "") :] for f in found if f.startswith(last)]  # None: gdb 16 asks twice
 
 
+WHAT = "The hangscope program that the command `hangscope` starts: its path, or its name on PATH."
+Binary = type("Binary", (gdb.Parameter,), {"set_doc": WHAT, "show_doc": WHAT, "get_set_string": lambda _self: ""})
 Binary("hangscope-binary", gdb.COMMAND_SUPPORT, gdb.PARAM_OPTIONAL_FILENAME).value = BINARY
-Hangscope("", "[-v]", MAIN)
-Hangscope("threads", "[-v]", "Show what every thread does, waits for and holds.")
-Hangscope("graph", "[dot|svg [FILE]]", "Show who waits for whom, or draw it.")
-Hangscope("json", "[FILE]", "Write the report for programs.")
+Hangscope("", "[OPTIONS]", MAIN)
+Hangscope("threads", "[OPTIONS]", "Show what every thread does, waits for and holds.")
+Hangscope("graph", "[dot|svg [FILE]]", "Show who waits for whom, or draw it: for Graphviz, or as a picture.")
+Hangscope("json", "[FILE]", "Write the report for programs, into FILE or to the screen.")
 Hangscope("explain", "", "Say why it cannot go on, and what to change.")
 Hangscope("goto", "waits|holds [TID]", "Select the frame that waits, or that took what the selected thread waits for.")

@@ -5,15 +5,15 @@ It decides nothing: it starts `hangscope bridge` and answers what that asks. See
 
 import os
 import shlex
-import subprocess
 import sys
 import tempfile
+from subprocess import PIPE, Popen
 
 import lldb
 
 BINARY = "hangscope"
 VERSION = 1
-TROUBLE = (RuntimeError, ValueError, OverflowError, OSError, AttributeError, LookupError, TypeError, StopIteration)
+SHORT = "Say which threads block each other, over which locks, and what to change."
 
 
 def hexed(text):
@@ -111,9 +111,9 @@ class Answers:
         thread = next(t for t in self.all if t.GetThreadID() == int(tid))
         frames = [thread.GetFrameAtIndex(i) for i in range(thread.GetNumFrames())]
         right = [f for f in frames if f.GetPC() == int(pc, 16) and (sp == "-" or f.GetSP() == int(sp, 16))]
+        self.result.PutCString("%s\n%s" % (thread, right[0]))
         self.held.SetSelectedThread(thread)
         thread.SetSelectedFrame(right[0].GetFrameID())
-        self.result.PutCString("%s\n%s" % (thread, right[0]))
 
     def end(self, code):
         lldb.hangscope_exit_code = int(code)
@@ -129,24 +129,28 @@ def hangscope(debugger, command, _context, result, _internal):
     hangscope explain                 why it cannot go on, and what to change
     hangscope goto waits|holds [TID]  select the frame that waits, or that took what the selected thread waits for
 
+    Options of all: -v, -q, --threads all|blocked|cycle, --sysroot DIR, --debug-dir DIR, --answer-within 60s.
     It only looks. For scripts: lldb.hangscope_verdict, ._headline, ._cycle_tids and ._exit_code."""
     color = "always" if debugger.GetUseColor() and os.isatty(1) else "never"
     binary = os.path.expanduser(BINARY)
-    line = [binary, "bridge", "--color", color] + [os.path.expanduser(a) for a in shlex.split(command)]
     errors, ended, answers = tempfile.TemporaryFile(), False, Answers(debugger, result)
-    pipe = subprocess.PIPE
+    environment = dict(os.environ, COLUMNS=str(debugger.GetTerminalWidth() or 80))
     try:
-        environment = dict(os.environ, COLUMNS=str(debugger.GetTerminalWidth() or 80))
-        child = subprocess.Popen(line, env=environment, stdin=pipe, stdout=pipe, stderr=errors)
+        words = [binary, "bridge", "--color", color] + [os.path.expanduser(a) for a in shlex.split(command)]
+        child = Popen(words, env=environment, stdin=PIPE, stdout=PIPE, stderr=errors)
+    except ValueError as error:
+        return result.SetError("hangscope: %s" % error)
     except OSError as error:
-        where = "hangscope: cannot start '%s': %s; say where it is: script import %s; %s.BINARY = 'PATH'"
-        return result.SetError(where % (binary, error.strerror, __name__, __name__))
+        where = "hangscope: cannot start '%s': %s; say where it is: `script %s.BINARY = 'PATH'`"
+        return result.SetError(where % (binary, error.strerror, __name__))
     try:
         for line in child.stdout:
-            name, *words = line.decode("ascii").split()
+            name, *words = line.decode("ascii", "replace").split() or [""]
+            if name not in vars(Answers) or not name.isalpha():
+                break
             try:
                 answer = " ".join(["ok"] + [str(w) for w in getattr(answers, name)(*words) or []])
-            except TROUBLE as error:
+            except Exception as error:
                 answer = "no " + hexed(str(error))
             ended = name == "end"
             child.stdin.write(answer.encode("ascii") + b"\n")
@@ -160,10 +164,10 @@ def hangscope(debugger, command, _context, result, _internal):
     errors.seek(0)
     said = errors.read().decode(errors="replace").strip()
     if not ended:
-        result.SetError(said or "hangscope: it ended without a word")
+        result.SetError(said or "hangscope: '%s' ended without a word, or is no hangscope of this version" % binary)
     elif said:
         print(said, file=sys.stderr)
 
 
 def __lldb_init_module(debugger, _internal):
-    debugger.HandleCommand("command script add -o -f %s.hangscope hangscope" % __name__)
+    debugger.HandleCommand("command script add -o -h '%s' -f %s.hangscope hangscope" % (SHORT, __name__))

@@ -3,6 +3,7 @@
 //! We ask, the debugger answers, one line each way (`plugins/PROTOCOL.md`). What it does not tell comes from what lies beside
 //! it: `/proc` where the process is one of this machine, the core file where it reads one. Knows nothing of what bytes mean.
 
+mod sections;
 mod served;
 mod tls;
 mod told;
@@ -62,8 +63,13 @@ pub enum BridgeError {
     #[error("the debugger has no process: run or attach to one, or open a core with its program")]
     NoProcess,
     /// The target runs.
-    #[error("the program is running: interrupt it first (Ctrl-C, `interrupt`), then repeat the command")]
+    #[error(
+        "the program is running: interrupt it first (Ctrl-C, `interrupt`; `interrupt -a` in non-stop mode), then repeat the command"
+    )]
     Running,
+    /// Killed while the debugger held it.
+    #[error("the process has ended, though the debugger still shows it: `continue` lets it see that")]
+    Ended,
     /// No thread.
     #[error("the debugger shows no thread: the process has ended")]
     NoThreads,
@@ -212,7 +218,7 @@ impl Bridge {
                 Kind::Core | Kind::Remote => told::files(&line.ask("files", MAX_LIST).unwrap_or_default()),
             },
         };
-        let beside = beside(&told, &core_options, options, &mut warnings);
+        let beside = beside(&told, &core_options, options, &mut warnings)?;
         let (mappings, whole) = mappings(&line, &mut told, &listed, &beside, &mut warnings)?;
         let process = process(&line, &told, &beside, &mappings);
         let core = if let Beside::Core(core) = &beside { Some(Arc::clone(core)) } else { None };
@@ -359,23 +365,29 @@ fn is_held_here(pid: i32) -> bool {
     ours.contains(&tracer) || parent(tracer).is_some_and(|p| ours.contains(&p))
 }
 
-fn beside(told: &Told, core: &CoreOptions, options: &BridgeOptions, warnings: &mut Vec<String>) -> Beside {
+fn beside(
+    told: &Told,
+    core: &CoreOptions,
+    options: &BridgeOptions,
+    warnings: &mut Vec<String>,
+) -> Result<Beside, BridgeError> {
     match told.kind {
         Kind::Live => match Live::open(Pid(told.pid)) {
             Ok(live) => {
                 warnings.extend(live.warnings());
-                return Beside::Process(Box::new(live.with_debug_directories(options.debug_dirs.clone())));
+                return Ok(Beside::Process(Box::new(live.with_debug_directories(options.debug_dirs.clone()))));
             }
+            Err(TargetError::Zombie(_)) => return Err(BridgeError::Ended),
             Err(e) => warnings.push(format!("{e}; going by what the debugger tells")),
         },
         Kind::Core => match told.core.as_deref().map(|path| CoreFile::open(path, core)) {
-            Some(Ok(core)) => return Beside::Core(Arc::new(core)),
+            Some(Ok(core)) => return Ok(Beside::Core(Arc::new(core))),
             Some(Err(e)) => warnings.push(format!("{e}; going by what the debugger tells")),
             None => warnings.push("the debugger does not name the core it reads; going by what it tells".into()),
         },
         Kind::Remote => {}
     }
-    Beside::Nothing
+    Ok(Beside::Nothing)
 }
 
 /// The mappings, and whether what they leave out is known not to be mapped.

@@ -1,5 +1,6 @@
 //! What the debugger told, taken apart: numbers bounded, names made paths. Touches only bytes.
 
+use super::sections::{self, Section};
 use super::wire::{Broken, shown, unhex};
 use crate::arch::ThreadRegisters;
 use crate::arch::x86_64::{self, WORD_NAMES};
@@ -152,12 +153,13 @@ pub(super) fn threads(words: &[String]) -> Result<Vec<ToldThread>, Broken> {
     Ok(out)
 }
 
-/// `START-END:PERMISSIONS:OFFSET:NAME` each; ascending, without overlaps. And whether every mapping told its rights: a list
-/// without them is that of a core's files only.
+/// `START-END:RIGHTS:OFFSET:NAME` each; ascending, without overlaps. And whether every mapping told its rights: a list without
+/// them, or one of sections, is that of files only.
 pub(super) fn maps(words: &[String]) -> Result<(Vec<Mapping>, bool), Broken> {
     let mut out = Vec::new();
     let mut complete = true;
     let mut without_offset = false;
+    let mut sections = Vec::new();
     for word in words.iter().take(MAX_MAPPINGS) {
         let bad = || garbage("maps", word);
         let mut parts = word.split(':');
@@ -177,6 +179,14 @@ pub(super) fn maps(words: &[String]) -> Result<(Vec<Mapping>, bool), Broken> {
         if start >= end {
             continue;
         }
+        if rights != "-" && !rights.chars().all(|c| "rwxps-".contains(c)) {
+            // as gdb writes files that it reads through a server
+            let path = PathBuf::from(name.strip_prefix("target:").unwrap_or(&name));
+            if path.is_absolute() {
+                sections.push(Section { start, end, name: rights.to_owned(), path });
+            }
+            continue;
+        }
         let has = |c| rights.contains(c);
         complete &= rights != "-";
         without_offset |= told.is_none();
@@ -190,6 +200,10 @@ pub(super) fn maps(words: &[String]) -> Result<(Vec<Mapping>, bool), Broken> {
             path: (!name.is_empty() && name.len() <= 4096).then(|| PathBuf::from(name)),
             deleted,
         });
+    }
+    if !sections.is_empty() {
+        (complete, without_offset) = (false, true);
+        out.extend(sections::mappings(sections));
     }
     out.sort_by_key(|m| (m.start, m.end));
     let mut last = Addr::NULL;
