@@ -182,7 +182,22 @@ fn what_keeps_it_from_looking_is_one_line() {
     for (words, commands, part) in [
         (&[][..], &["hangscope"][..], "hangscope: the debugger has no process"),
         (&attach[..], &["set hangscope-binary /nowhere/hangscope", "hangscope"][..], "set hangscope-binary PATH"),
-        (&attach[..], &["set hangscope-binary /bin/true", "hangscope"][..], "it ended without a word"),
+        (
+            &attach[..],
+            &["set hangscope-binary /bin/true", "hangscope"][..],
+            "died, or is no hangscope of this version: ",
+        ),
+        (&attach[..], &["set hangscope-binary /bin/sh", "hangscope"][..], "version: /bin/sh: 0:"),
+        (
+            &attach[..],
+            &["set hangscope-binary /usr/bin/yes", "hangscope"][..],
+            "died, or is no hangscope of this version: ",
+        ),
+        (&attach[..], &["hangscope bogus"][..], "hangscope: unrecognized subcommand 'bogus'; `help hangscope`"),
+        (&attach[..], &["hangscope goto"][..], "not provided: <PLACE>; `help hangscope`"),
+        (&attach[..], &["hangscope goto up"][..], "[possible values: waits, holds]; `help hangscope`"),
+        (&attach[..], &["hangscope --help"][..], "hangscope: `help hangscope` lists"),
+        (&attach[..], &["shell kill -9 PID", "shell sleep 0.3", "hangscope"][..], "hangscope: the process has ended"),
         (&attach[..], &["continue &", "hangscope"][..], "hangscope: the program is running"),
         (&attach[..], &["hangscope goto waits 1"][..], "hangscope: there is no thread 1"),
         (&attach[..], &["kill", "hangscope"][..], "hangscope: the debugger has no process"),
@@ -190,7 +205,8 @@ fn what_keeps_it_from_looking_is_one_line() {
         let program = Program::start("stuck");
         let pid = program.pid();
         let words: Vec<&str> = words.iter().map(|w| if *w == attach[1] { pid.as_str() } else { w }).collect();
-        let said = gdb(&words, commands);
+        let commands: Vec<String> = commands.iter().map(|c| c.replace("PID", &pid)).collect();
+        let said = gdb(&words, &commands.iter().map(String::as_str).collect::<Vec<_>>());
         let lines: Vec<&str> = said.err.lines().filter(|l| l.contains("hangscope")).collect();
         if lines.len() != 1 || !lines[0].contains(part) {
             errors.push(format!("{commands:?}: {}", said.err));

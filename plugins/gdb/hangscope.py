@@ -164,8 +164,9 @@ def converse(arguments):
                 select(at)
     errors.seek(0)
     said = errors.read().decode(errors="replace").strip()
+    died = "hangscope: '%s' died, or is no hangscope of this version: %s" % (binary, " ".join(said.split()[:60]))
     if not ended:
-        raise gdb.GdbError(said or "hangscope: '%s' ended without a word, or is no hangscope of this version" % binary)
+        raise gdb.GdbError(said if said.startswith("hangscope: ") else died)
     gdb.write(said and said + "\n", gdb.STDERR)
 
 

@@ -163,8 +163,9 @@ def hangscope(debugger, command, _context, result, _internal):
         child.wait()
     errors.seek(0)
     said = errors.read().decode(errors="replace").strip()
+    died = "hangscope: '%s' died, or is no hangscope of this version: %s" % (binary, " ".join(said.split()[:60]))
     if not ended:
-        result.SetError(said or "hangscope: '%s' ended without a word, or is no hangscope of this version" % binary)
+        result.SetError(said if said.startswith("hangscope: ") else died)
     elif said:
         print(said, file=sys.stderr)
 

@@ -15,8 +15,17 @@ pub(super) struct Section {
 
 /// Whether the program may write to it: then it lies in another segment than code and constants.
 fn is_written(name: &str) -> bool {
-    const WRITTEN: [&str; 9] =
-        [".data", ".bss", ".tdata", ".got", ".dynamic", ".init_array", ".fini_array", ".preinit_array", ".tm_clone_table"];
+    const WRITTEN: [&str; 9] = [
+        ".data",
+        ".bss",
+        ".tdata",
+        ".got",
+        ".dynamic",
+        ".init_array",
+        ".fini_array",
+        ".preinit_array",
+        ".tm_clone_table",
+    ];
     WRITTEN.iter().any(|w| name.starts_with(w)) || name.contains("vtables")
 }
 
