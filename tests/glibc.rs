@@ -38,6 +38,7 @@ const CASES: &[(&str, &str, &str, Held)] = &[
     ("mutex-shared", "mutex", "", Recorded),
     ("mutex-timed", "mutex", "the_mutex (program)", Recorded),
     ("dead-owner", "mutex", "the_mutex (program)", Gone),
+    ("dead-owner-pi", "mutex", "the_mutex (program)", Gone),
     ("fork", "mutex", "the_mutex (program)", Gone),
     ("rwlock-read", "rwlock", "the_rwlock (program)", Recorded),
     ("rwlock-write", "rwlock", "the_rwlock (program)", Untold),

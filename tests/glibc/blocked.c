@@ -80,21 +80,21 @@ static void init_mutex(void)
     if (is("mutex-adaptive")) pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
     if (strstr(mode, "robust")) pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
     if (strstr(mode, "pi")) pthread_mutexattr_setprotocol(&attr, PTHREAD_PRIO_INHERIT);
-    if (is("mutex-shared")) pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+    if (strstr(mode, "shared")) pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
     shared_mutex = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pthread_mutex_init(shared_mutex, &attr);
     pthread_mutex_init(&the_mutex, &attr);
 }
 
-static pthread_mutex_t *mutex(void) { return is("mutex-shared") ? shared_mutex : &the_mutex; }
+static pthread_mutex_t *mutex(void) { return strstr(mode, "shared") ? shared_mutex : &the_mutex; }
 
 static void *holder(void *unused)
 {
     prctl(PR_SET_NAME, "holder");
-    if (begins("mutex") || is("dead-owner") || is("fork")) {
+    if (begins("mutex") || begins("dead-owner") || is("fork")) {
         pthread_mutex_lock(mutex());
         if (is("mutex-recursive")) pthread_mutex_lock(mutex());
-        if (is("dead-owner")) { holds = 1; return unused; }
+        if (begins("dead-owner")) { holds = 1; return unused; }
     } else if (is("rwlock-read") || is("rwlock-write-write")) pthread_rwlock_wrlock(&the_rwlock);
     else if (is("rwlock-write")) pthread_rwlock_rdlock(&the_rwlock);
     else if (is("once")) pthread_once(&the_once, stay_once);
@@ -120,7 +120,7 @@ static void block(void)
     struct timespec t;
     int fds[2];
     if (is("mutex-timed")) soon(&t, CLOCK_REALTIME), pthread_mutex_timedlock(mutex(), &t);
-    else if (begins("mutex") || is("dead-owner") || is("fork")) pthread_mutex_lock(mutex());
+    else if (begins("mutex") || begins("dead-owner") || is("fork")) pthread_mutex_lock(mutex());
     else if (is("rwlock-read")) pthread_rwlock_rdlock(&the_rwlock);
     else if (begins("rwlock-write")) pthread_rwlock_wrlock(&the_rwlock);
     else if (is("condition")) pthread_mutex_lock(&the_mutex), pthread_cond_wait(&the_condition, &the_mutex);
@@ -229,7 +229,7 @@ int main(int argc, char **argv)
         sigaction(SIGSEGV, &act, NULL);
     }
     int held = begins("mutex") || begins("rwlock") || is("once") || begins("stdio") || begins("loader") || is("malloc")
-        || is("setenv") || is("dead-owner") || is("fork") || is("join");
+        || is("setenv") || begins("dead-owner") || is("fork") || is("join");
     pthread_attr_t small;
     pthread_attr_init(&small);
     pthread_attr_setstacksize(&small, 256 * 1024);
@@ -240,7 +240,7 @@ int main(int argc, char **argv)
     if (held) {
         pthread_create(&holder_thread, &small, holder, NULL);
         while (!holds) usleep(200);
-        if (is("dead-owner")) pthread_join(holder_thread, NULL);
+        if (begins("dead-owner")) pthread_join(holder_thread, NULL);
     }
     int pid = (int)getpid();
     if (is("fork")) {

@@ -3,7 +3,7 @@
 use super::GlibcDecoder;
 use super::frames::{Frames, Innermost};
 use super::loader::{LoaderLock, LoaderLocks};
-use super::mutex::Mutex;
+use super::mutex::{self, Mutex};
 use super::objects::{self, Rwlock};
 use super::owners::{Owner, Owners};
 use crate::facts::{
@@ -14,7 +14,7 @@ use crate::runtimes::View;
 use crate::runtimes::futex::{FutexWait, Op};
 use crate::units::{Addr, Tid};
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// One instant as this decoder sees it.
 pub(super) struct Scene<'a> {
@@ -114,6 +114,9 @@ impl<'a> Scene<'a> {
         let innermost = frames.innermost(self.decoder.dynamic);
         if innermost == Innermost::Program {
             return None;
+        }
+        if frames.is_glibcs_own(futex.at) {
+            return self.refused_mutex(futex, frames);
         }
         self.join(futex)
             .or_else(|| self.mutex(index, futex, frames, innermost))
@@ -351,6 +354,51 @@ impl<'a> Scene<'a> {
         if mutex.count > 1 {
             found = found.because(format!("it is taken {} times over (`__count`)", mutex.count));
         }
+        Some(found.held(self.placed(hold, mutex.at)))
+    }
+
+    /// The priority-inheriting mutex that the kernel would not let a thread wait for, since it would wait for itself
+    /// (`EDEADLK`) or the owner has ended (`ESRCH`): glibc then has the thread sleep for ever on a variable of its own.
+    /// Source: glibc nptl/pthread_mutex_lock.c, "Delay the thread indefinitely"; since 2.31 by a futex.
+    fn refused_mutex(&self, futex: &FutexWait, frames: &Frames<'_>) -> Option<Found> {
+        let layout = self.decoder.layouts.mutex;
+        let fits = |at: Addr| {
+            let mutex = Mutex::read(self.view.memory, layout, at)?;
+            (mutex.is_priority_inheriting() && mutex.holder().is_some()).then_some(mutex)
+        };
+        let mut mutexes: BTreeMap<Addr, Mutex> =
+            frames.first_argument().and_then(fits).map(|m| (m.at, m)).into_iter().collect();
+        if mutexes.is_empty() {
+            // the functions keep the mutex's address, or that of its kind
+            let starts = frames.glibcs_own_values().into_iter().flat_map(|v| mutex::starts(layout, Addr(v)));
+            mutexes = starts.filter_map(fits).map(|m| (m.at, m)).collect();
+        }
+        let at = futex.at;
+        let said = format!(
+            "it sleeps on a variable of glibc's own, at {at}, where nobody wakes it: the kernel would not let it wait for a \
+             priority-inheriting mutex, since it would wait for itself (EDEADLK) or the owner has ended (ESRCH)"
+        );
+        let named = self.means(frames, "waits", "mutex").is_some();
+        let mutex = match mutexes.values().next() {
+            Some(mutex) if mutexes.len() == 1 => *mutex,
+            _ if named => {
+                let mut resource = self.resource(self.at(at), ResourceKind::Mutex, at);
+                resource.name = Some("a priority-inheriting mutex".to_owned());
+                return Some(Found::new(resource).because(said));
+            }
+            // whoever wakes it is libc's to know
+            _ => {
+                let resource = self.resource(self.at(at), ResourceKind::Futex, at);
+                let found = Found::new(Resource { wakers: Wakers::Outside, ..resource });
+                return Some(found.because(format!("{at} is a variable of glibc's own")));
+            }
+        };
+        let shared = mutex.may_be_shared();
+        let id = self.shared_at(mutex.at, shared);
+        let hold =
+            mutex.holder().and_then(|tid| self.recorded(id, mutex.at, "mutex", mutex.holder_field(), tid, shared));
+        let resource = Resource { reentrancy: mutex.reentrancy(), ..self.resource(id, ResourceKind::Mutex, mutex.at) };
+        let found = Found::new(resource).because(format!("the mutex ({}) at {}", mutex.kind(), mutex.at)).because(said);
         Some(found.held(self.placed(hold, mutex.at)))
     }
 

@@ -1,11 +1,14 @@
 //! What glibc's frames tell: where libc ends and the program begins, which internal lock a function belongs to, which
 //! frame took a lock.
 
+use crate::arch::Reg;
+use crate::arch::x86_64::{CALLEE_SAVED, R12, R13, R14, R15, RBP, RBX};
 use crate::layout::{FrameSignature, Layouts};
 use crate::memory::MemoryExt;
 use crate::runtimes::View;
 use crate::units::{Addr, FrameIx};
 use crate::unwind::{Frame, Trust};
+use std::collections::BTreeSet;
 
 /// Whether a module file is one of glibc's that threads sleep in or pass through.
 pub(super) fn is_glibc(name: &str) -> bool {
@@ -96,6 +99,35 @@ impl<'a> Frames<'a> {
         FrameIx(u32::try_from(self.inside.saturating_sub(1)).unwrap_or(0))
     }
 
+    /// Whether `at` lies in the part of the stack that the innermost frames of glibc use: a variable of glibc's own.
+    pub fn is_glibcs_own(&self, at: Addr) -> bool {
+        let top = self.inside.checked_sub(1).and_then(|last| self.frames.get(last)?.cfa);
+        let sp = self.frames.first().and_then(|f| f.registers.read(crate::arch::x86_64::RSP));
+        matches!((sp, top), (Some(sp), Some(top)) if sp <= at.0 && at < top)
+    }
+
+    /// What the innermost frames of glibc have put into callee-saved registers, as opposed to what their caller had there.
+    pub fn glibcs_own_values(&self) -> BTreeSet<u64> {
+        let Some(caller) = self.frames.get(self.inside) else { return BTreeSet::new() };
+        let own = self.frames.get(..self.inside).unwrap_or(&[]).iter();
+        let registers = own.flat_map(|f| CALLEE_SAVED.iter().map(|reg| (*reg, f.registers.read(*reg))));
+        registers.filter(|(reg, value)| caller.registers.read(*reg) != *value).filter_map(|(_, value)| value).collect()
+    }
+
+    /// The first argument of the call by which the program entered glibc, where the instruction before the call says what it is.
+    pub fn first_argument(&self) -> Option<Addr> {
+        const CALL: i64 = 5;
+        const BEFORE: i64 = 7;
+        let caller = self.frames.get(self.inside).filter(|f| !f.signal && f.trust != Trust::Scan)?;
+        let call = caller.pc.addr.offset(-CALL);
+        let code = self.view.memory.read_vec(call.offset(-BEFORE), usize::try_from(BEFORE + CALL).ok()?).ok()?;
+        let (before, call_code) = code.split_at_checked(usize::try_from(BEFORE).ok()?)?;
+        if call_code.first() != Some(&0xe8) {
+            return None;
+        }
+        first_argument_set_by(before, call, &|reg| caller.registers.read(reg))
+    }
+
     /// What the frames within glibc mean, innermost first: (frame, signature).
     pub fn meanings(&self) -> impl Iterator<Item = (FrameIx, &'static FrameSignature)> + '_ {
         self.signatures(0..self.inside)
@@ -147,8 +179,7 @@ impl<'a> Frames<'a> {
                 continue;
             }
             let ix = FrameIx(u32::try_from(i).ok()?);
-            let in_register =
-                crate::arch::x86_64::CALLEE_SAVED.iter().any(|reg| frame.registers.read(*reg) == Some(object.0));
+            let in_register = CALLEE_SAVED.iter().any(|reg| frame.registers.read(*reg) == Some(object.0));
             let extent = self.extent(i);
             if extent.is_some_and(|(sp, cfa)| sp <= object && object < cfa) {
                 home = Some(ix);
@@ -190,8 +221,7 @@ impl<'a> Frames<'a> {
             if frame.trust == Trust::Scan || !self.in_glibc(frame) {
                 return false;
             }
-            let in_register =
-                crate::arch::x86_64::CALLEE_SAVED.iter().any(|reg| frame.registers.read(*reg) == Some(value.0));
+            let in_register = CALLEE_SAVED.iter().any(|reg| frame.registers.read(*reg) == Some(value.0));
             in_register || self.extent(i).is_some_and(|(sp, cfa)| self.on_stack(sp, cfa, value))
         })?;
         Some(FrameIx(u32::try_from(self.inside + at).ok()?))
@@ -221,6 +251,24 @@ impl<'a> Frames<'a> {
         let frame = self.frames.get(usize::try_from(ix.0).ok()?)?;
         self.function(frame).map(|n| n.to_string())
     }
+}
+
+/// The value that the instruction at the end of `code`, which ends at `end`, puts into `rdi`: `mov rdi, REG` of a
+/// callee-saved register, or `lea rdi, [rip + disp32]`.
+fn first_argument_set_by(code: &[u8], end: Addr, read: &dyn Fn(Reg) -> Option<u64>) -> Option<Addr> {
+    if let [.., 0x48, 0x8d, 0x3d, a, b, c, d] = code {
+        return Some(end.offset(i64::from(i32::from_le_bytes([*a, *b, *c, *d]))));
+    }
+    let reg = match code {
+        [.., 0x48, 0x89, 0xdf] => RBX,
+        [.., 0x48, 0x89, 0xef] => RBP,
+        [.., 0x4c, 0x89, 0xe7] => R12,
+        [.., 0x4c, 0x89, 0xef] => R13,
+        [.., 0x4c, 0x89, 0xf7] => R14,
+        [.., 0x4c, 0x89, 0xff] => R15,
+        _ => return None,
+    };
+    read(reg).map(Addr)
 }
 
 /// Bytes of a function looked through.
@@ -256,6 +304,16 @@ mod tests {
         {
             assert!(!is_glibc(name), "{name}");
         }
+    }
+
+    #[test]
+    fn the_instruction_before_a_call_says_what_the_argument_is() {
+        let registers = |reg| (reg == R12).then_some(0x5000);
+        let end = Addr(0x40_1000);
+        assert_eq!(first_argument_set_by(&[0x90, 0x4c, 0x89, 0xe7], end, &registers), Some(Addr(0x5000)));
+        assert_eq!(first_argument_set_by(&[0x48, 0x8d, 0x3d, 0x10, 0, 0, 0], end, &registers), Some(Addr(0x40_1010)));
+        assert_eq!(first_argument_set_by(&[0x48, 0x89, 0xdf], end, &registers), None, "rbx is not known");
+        assert_eq!(first_argument_set_by(&[0x4c, 0x89, 0xe6], end, &registers), None, "that is rsi");
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod owners;
 
 use super::futex::FutexWait;
 use super::{Decoder, Held, Runtime, View};
+use crate::arch::x86_64::CALLEE_SAVED;
 use crate::facts::{Facts, Gap, RuntimeNote};
 use crate::layout::{Layouts, StructLayout, Subject, Table, Version};
 use crate::memory::{Memory, MemoryExt};
@@ -258,6 +259,13 @@ impl Decoder for GlibcDecoder {
             }
             let sp = thread.registers.as_ref().and_then(|r| r.sp()).map(Addr);
             wanted.extend(self.condition_mutexes(held.memory, &futex, sp).map(|at| (at, 64)));
+            // a variable of glibc's own: what it sleeps for stands in registers, its own or those it has put aside
+            if sp.is_some_and(|sp| sp <= futex.at && futex.at < sp.offset(objects::PAIR_SEARCH as i64)) {
+                let saved = thread.registers.iter().flat_map(|r| CALLEE_SAVED.map(|reg| r.file.read(reg)));
+                let words = sp.map(|sp| objects::stack_words(held.memory, sp)).unwrap_or_default();
+                let values = saved.flatten().map(Addr).chain(words);
+                wanted.extend(values.flat_map(|v| mutex::starts(self.layouts.mutex, v)).map(|at| (at, 40)));
+            }
         }
         wanted.retain(|(at, len)| *len > 0 && held.snapshot.mapping_at(*at).is_some());
         wanted.sort_unstable();

@@ -41,6 +41,12 @@ const PP_CEILING_SHIFT: u32 = 19;
 /// Holders and condition waiters of one mutex we believe.
 const MAX_USERS: u32 = 1 << 20;
 
+/// Where a mutex may begin if `at` points at it, or at its kind.
+pub(super) fn starts(layout: &StructLayout, at: Addr) -> impl Iterator<Item = Addr> + use<> {
+    let kind = layout.offset("__kind").and_then(|offset| at.0.checked_sub(offset)).map(Addr);
+    [Some(at), kind].into_iter().flatten().filter(|at| !at.is_null() && at.0.is_multiple_of(8))
+}
+
 impl Mutex {
     /// Reads the mutex at `at`; `None` where the bytes are no mutex's.
     ///
@@ -110,6 +116,16 @@ impl Mutex {
         self.owner_in_word() && self.lock & FUTEX_OWNER_DIED != 0 && self.lock & FUTEX_TID_MASK == 0
     }
 
+    /// Whether the kernel lends the holder its waiters' priority, and so knows who waits for whom.
+    pub fn is_priority_inheriting(&self) -> bool {
+        self.is(PRIO_INHERIT)
+    }
+
+    /// Whether processes may share it.
+    pub fn may_be_shared(&self) -> bool {
+        self.is(PSHARED) || self.is(ROBUST)
+    }
+
     /// Where the holder is written, for evidence.
     pub fn holder_field(&self) -> &'static str {
         if self.owner_in_word() { "the word" } else { "`__owner`" }
@@ -117,8 +133,8 @@ impl Mutex {
 
     /// Whether a thread that sleeps so can be one that waits for this mutex.
     pub fn fits(&self, futex: &FutexWait) -> bool {
-        let shared = self.is(PSHARED) || self.is(ROBUST); // robust waits are never private
-        if futex.at != self.at || shared == futex.private {
+        // robust waits are never private
+        if futex.at != self.at || self.may_be_shared() == futex.private {
             return false;
         }
         match futex.op {

@@ -19,6 +19,7 @@ mod undisturbed;
 
 pub use descriptors::readers_of;
 pub use family::descendants;
+pub use proc::is_gone;
 pub use refusal::ptrace_refusal;
 pub use stopped::{Released, StopLimits, Stopped};
 pub use undisturbed::Undisturbed;

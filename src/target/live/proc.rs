@@ -5,8 +5,9 @@ use crate::target::{Mapping, Permissions, Progress};
 use crate::units::{Addr, HostTid, Tid};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
+use nix::sys::signal;
 use nix::sys::stat::Mode;
-use nix::unistd::read;
+use nix::unistd::{Pid as NixPid, read};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -330,6 +331,16 @@ pub(super) fn read_look(tasks: &Path, host_tid: HostTid) -> Option<Look> {
     })
 }
 
+/// Whether there is no thread of this number in our PID namespace, or one that has ended.
+#[must_use]
+pub fn is_gone(tid: i32) -> bool {
+    if tid <= 0 || signal::kill(NixPid::from_raw(tid), None) == Err(Errno::ESRCH) {
+        return true;
+    }
+    let stat = read_short(Path::new(&format!("/proc/{tid}/stat"))).ok().and_then(|b| parse_stat(&b));
+    stat.is_some_and(|s| s.is_dead())
+}
+
 /// A thread's state letter.
 pub(super) fn read_state(tasks: &Path, host_tid: HostTid) -> Option<char> {
     let bytes = read_short(&tasks.join(host_tid.0.to_string()).join("stat")).ok()?;
@@ -403,6 +414,20 @@ mod tests {
             assert!(!is_device(&of(path)), "{path}");
         }
         assert!(is_render_node(&of("/dev/dri/renderD128")) && !is_render_node(&of("/dev/dri2")));
+    }
+
+    #[test]
+    fn what_has_ended_is_gone() {
+        let us = std::process::id().cast_signed();
+        assert!(!is_gone(us) && !is_gone(1) && is_gone(0) && is_gone(i32::MAX));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        // first a zombie, then nothing
+        while !is_gone(pid) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        child.wait().unwrap();
+        assert!(is_gone(pid));
     }
 
     #[test]
