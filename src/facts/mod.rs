@@ -3,7 +3,7 @@
 //! Knows nothing of memory or stacks beyond frame numbers.
 
 use crate::units::{Addr, FrameIx, Pid, ProcessIx, ThreadRef, Tid};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 mod kinds;
 pub use kinds::ResourceKind;
@@ -352,6 +352,8 @@ pub struct Facts {
     pub called: Vec<CalledAs>,
     /// The calls of device libraries that threads are in, outermost first.
     pub device_calls: BTreeMap<ThreadRef, Vec<DeviceCall>>,
+    /// Threads whose wait is over, though they have not run since: they need nobody any more.
+    pub woken: BTreeSet<ThreadRef>,
     /// What is known of waits for devices.
     pub devices: BTreeMap<ThreadRef, DeviceWait>,
     /// The handlers of signals an interpreter of the process has. A process that is absent is one of which it is not known.
@@ -374,6 +376,7 @@ impl Facts {
         self.tasks.extend(other.tasks);
         self.called.extend(other.called);
         self.device_calls.extend(other.device_calls);
+        self.woken.extend(other.woken);
         self.devices.extend(other.devices);
         for (process, handlers) in other.handlers {
             self.handlers.entry(process).or_default().extend(handlers);

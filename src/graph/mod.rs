@@ -40,6 +40,8 @@ pub struct Graph {
     /// Cycles in which each wait needs *that* holder, each turned to begin at its smallest thread; ordered. Waits that end
     /// by themselves are in it like others: the verdict reads their time-outs.
     pub cycles: Vec<Vec<Step>>,
+    /// Threads whose wait is over, though they have not run since: they are behind nobody.
+    pub woken: BTreeSet<ThreadRef>,
     /// Lines for the report: disputes, bounds that were hit.
     pub notes: Vec<String>,
     /// Who waits for what, each list ascending.
@@ -52,7 +54,7 @@ impl Graph {
     /// Builds the graph of all processes' facts.
     #[must_use]
     pub fn build(facts: &Facts) -> Graph {
-        let mut graph = Graph { resources: merge_resources(facts), ..Graph::default() };
+        let mut graph = Graph { resources: merge_resources(facts), woken: facts.woken.clone(), ..Graph::default() };
         graph.take_waits(facts);
         graph.take_holds(facts);
         let edges = graph.edges();
@@ -107,7 +109,8 @@ impl Graph {
     /// hold counts only where the resource cannot be taken twice.
     #[must_use]
     pub fn blockers(&self, thread: ThreadRef) -> Vec<ThreadRef> {
-        let Some(wait) = self.waits.get(&thread).filter(|w| self.needs_holders(w)) else { return Vec::new() };
+        let waits = self.waits.get(&thread).filter(|w| self.needs_holders(w) && !self.woken.contains(&thread));
+        let Some(wait) = waits else { return Vec::new() };
         let Some(resource) = self.resource(wait.on) else { return Vec::new() };
         self.holders(wait.on)
             .iter()

@@ -80,6 +80,12 @@ impl FutexWait {
         matches!(self.op, Op::Wait | Op::WaitBitset).then_some(self.value)
     }
 
+    /// The value the word has now, where it is not the one the thread went to sleep on: somebody has changed it since.
+    pub fn changed(&self, memory: &dyn Memory) -> Option<u32> {
+        let slept_on = self.sleeps_on_value()?;
+        memory.read_u32(self.at).ok().filter(|now| *now != slept_on)
+    }
+
     /// Whether the wait has a time limit.
     pub fn timed(&self) -> bool {
         !self.limit.is_null()

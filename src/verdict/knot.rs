@@ -150,8 +150,13 @@ pub(super) fn stuck(look: &Look<'_>, free: &BTreeSet<ThreadRef>) -> BTreeSet<Thr
             Timeout::Some | Timeout::Seconds(_) => false,
         }
     };
-    let mut stuck: BTreeSet<ThreadRef> =
-        graph.waits.values().filter(waits_for_good).map(|w| w.thread).filter(|t| !free.contains(t)).collect();
+    let mut stuck: BTreeSet<ThreadRef> = graph
+        .waits
+        .values()
+        .filter(waits_for_good)
+        .map(|w| w.thread)
+        .filter(|t| !free.contains(t) && !graph.woken.contains(t))
+        .collect();
     loop {
         let mut inside: BTreeMap<ProcessIx, usize> = BTreeMap::new();
         for t in &stuck {

@@ -38,6 +38,10 @@ pub(super) fn doing(look: &Look<'_>, t: ThreadRef) -> Doing {
         Some(m) => (m.moved.contains(&t), m.ran.contains(&t)),
         None => (false, state.state == Some('R')),
     };
+    // it is about to run; unless the second look finds it where it was, its wake-up lost
+    if look.graph.woken.contains(&t) && (look.movement.is_none() || moved || ran) {
+        return Doing::Runs;
+    }
     match wait.map(|w| w.timeout) {
         // its waking up now and then is part of the wait
         Some(Timeout::Periodic) => Doing::Waits,

@@ -359,6 +359,19 @@ fn a_signaller_that_moved_is_not_stuck() {
 }
 
 #[test]
+fn who_was_woken_is_not_stuck() {
+    let (mut made, main, _) = pool_against_gil(2);
+    made.facts.woken.insert(main);
+    let v = made.judged();
+    assert_eq!(v.kind, Kind::Busy, "{}", v.headline);
+    let (mut made, a, b) = abba();
+    made.facts.woken.insert(a);
+    assert!(!made.judged().kind.is_stuck(), "{}", made.judged().headline);
+    made.facts.woken = [a, b].into();
+    assert!(made.judged().cycles.is_empty(), "{}", made.judged().headline);
+}
+
+#[test]
 fn a_knot_of_many_waiters_on_two_signals() {
     // main keeps the GIL and waits for worker; worker wants a mutex whose holder waits for a signal, too
     let (mut made, main, workers) = pool_against_gil(1);

@@ -59,6 +59,10 @@ impl Telling<'_> {
             if futex.and_then(|f| gil.meaning_of(&self.o.gil, f)) == Some(GilCall::Waits) {
                 self.tell_gil_wait(gil, index, id, roles, facts);
             }
+            if let Some(wait) = self.gil_handover(gil, index, id) {
+                facts.woken.insert(wait.thread);
+                facts.waits.push(wait);
+            }
         }
     }
 
@@ -149,6 +153,25 @@ impl Telling<'_> {
             frame,
             managed_frame: (runs_python && !foreign).then_some(0),
             evidence: vec![Evidence::new(evidence)],
+        })
+    }
+
+    /// The wait of the thread at `index` that has just given the GIL away on request and lets another one take it first
+    /// (`drop_gil` of CPython 3.8 to 3.15, `FORCE_SWITCHING`). It is over once whoever asked has the GIL: it needs nobody who
+    /// holds anything, and without being told so it would look like a wait on a condition nobody is left to signal.
+    fn gil_handover(&self, gil: &Gil, index: usize, id: ResourceId) -> Option<Wait> {
+        let futex = futex_wait(self.view.snapshot.threads.get(index)?.syscall.as_ref()?)?;
+        (gil.meaning_of(&self.o.gil, futex)? == GilCall::Switching).then(|| Wait {
+            thread: self.thread(index),
+            on: id,
+            mode: Mode::Any,
+            timeout: Timeout::None,
+            frame: self.taking_frame(index).0,
+            managed_frame: None,
+            evidence: vec![Evidence::new(format!(
+                "it has given the GIL away and goes on once another thread has taken it: its futex {futex} lies inside \
+                 gil.switch_cond"
+            ))],
         })
     }
 

@@ -10,6 +10,7 @@ use crate::facts::{
     Certainty, Evidence, Facts, Gap, Hold, Holder, Mode, Reentrancy, Resource, ResourceId, ResourceKind, Wait, Wakers,
 };
 use crate::layout::{FrameSignature, Layouts, StructLayout};
+use crate::memory::Memory;
 use crate::runtimes::View;
 use crate::runtimes::futex::{FutexWait, Op};
 use crate::units::{Addr, Tid};
@@ -59,6 +60,22 @@ impl Found {
     }
 }
 
+/// The value a thread's futex word has by now, where that says that the thread has been woken and has only not run since.
+///
+/// It says so of objects on whose word nobody sleeps with an older value when all is at rest: a condition's signals, a
+/// semaphore's value, a thread's tid, a low-level lock's 2 (glibc 2.17 to 2.43: `nptl/pthread_cond_wait.c`,
+/// `sem_waitcommon.c`, `pthread_join_common.c`, `lowlevellock.h`). A robust mutex's word names its owner and changes under
+/// those who sleep on it, and so may a read-write lock's.
+fn changed_for_good(resource: &Resource, futex: &FutexWait, memory: &dyn Memory) -> Option<u32> {
+    const LOW_LEVEL_LOCKED: u32 = 2;
+    let says = match resource.kind {
+        ResourceKind::Condvar | ResourceKind::Semaphore | ResourceKind::ThreadExit => true,
+        ResourceKind::Rwlock => false,
+        _ => futex.value == LOW_LEVEL_LOCKED,
+    };
+    futex.changed(memory).filter(|_| says)
+}
+
 impl<'a> Scene<'a> {
     pub fn new(decoder: &'a GlibcDecoder, view: &'a View<'a>) -> Scene<'a> {
         let owners = Owners::read(view.snapshot, view.memory, decoder.layouts.pthread);
@@ -88,6 +105,11 @@ impl<'a> Scene<'a> {
             let Some(found) = self.classify(index, futex, &frames) else { continue };
             let mut evidence = found.evidence;
             evidence.push(Evidence::new(futex.describe()));
+            if let Some(now) = changed_for_good(&found.resource, futex, self.view.memory) {
+                facts.woken.insert(self.view.thread(index));
+                evidence
+                    .push(Evidence::new(format!("the futex's word has become {now} meanwhile: it is about to go on")));
+            }
             facts.waits.push(Wait {
                 thread: self.view.thread(index),
                 on: found.resource.id,

@@ -177,6 +177,11 @@ fn both_layouts_of_a_condition_are_told_by_the_pair_on_the_stack() {
             assert_eq!(facts.waits[0].on, ResourceId::At(ProcessIx(0), Addr(HEAP + 0x100)), "{version} {group}");
             assert_eq!(facts.resources[0].kind, ResourceKind::Condvar);
             assert!(facts.holds.is_empty(), "a condition has no owner");
+            assert!(facts.woken.is_empty());
+            made.memory.put_u32(Addr(HEAP + 0x100 + word + group), 2);
+            let signalled = made.decode(&decoder(version));
+            assert_eq!(signalled.resources[0].kind, ResourceKind::Condvar);
+            assert_eq!(signalled.woken.len(), 1, "{version} {group}: it has only not run since");
         }
     }
 }

@@ -169,8 +169,7 @@ impl KernelDecoder {
         let said = futex.map_or_else(|| in_call(call.name, &syscall), |f| f.describe());
         let mut evidence = vec![Evidence::new(said)];
         // a semaphore that was posted, say: the thread has only not run since, and needs nobody
-        let changed = futex.and_then(|f| Some((f.sleeps_on_value()?, view.memory.read_u32(f.at).ok()?)));
-        let changed = changed.filter(|(value, now)| value != now).map(|(_, now)| now);
+        let changed = futex.and_then(|f| f.changed(view.memory));
         evidence.extend(changed.map(|now| Evidence::new(format!("the futex's word has become {now} meanwhile"))));
         if let Some(wchan) = thread.wchan.as_deref().filter(|w| !w.is_empty() && *w != "0") {
             evidence.push(Evidence::new(format!("asleep in the kernel's {wchan}")));
