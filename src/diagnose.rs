@@ -8,6 +8,8 @@
 //! Unwinding happens after the release because every live stack is kept whole: at 2,000 threads it would otherwise be the
 //! longest part of the pause.
 
+mod parents;
+
 use crate::facts::{Facts, Gap, Hold, Holder, RuntimeNote};
 use crate::graph::Graph;
 use crate::memory::{Kept, Memory};
@@ -227,6 +229,7 @@ fn look(
         kept.push(Read { kept: t.kept, file_pages: std::mem::take(&mut understood.file_pages) });
         processes.push(understood);
     }
+    parents::consult(&mut processes, options);
     let full = processes.iter().flat_map(|p| kernel::between::full_pipes(&p.facts)).collect();
     let readers = readers_of(&full);
     Ok((think(processes, captured, readers, earlier), kept))
@@ -316,8 +319,9 @@ pub fn core(path: &Path, exe: Option<&Path>, options: &Options) -> Result<Diagno
     let threads = core.threads()?;
     snapshot.freeze(threads, None);
     let decoders = find_runtimes(&snapshot, &WithImages::new(&core, &snapshot));
-    let understood =
+    let mut understood =
         understand(ProcessIx(0), snapshot, &core, &decoders, How { locals: options.locals, ..How::default() });
+    parents::regret(&mut understood, "a core holds one process");
     let captured = Captured {
         at: std::fs::metadata(path).and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now()),
         source: "core",
@@ -346,7 +350,8 @@ pub fn bridge(bridge: &Bridge) -> Result<Diagnosis, DiagnoseError> {
     bridge.expect(&unwind::find_interrupted_stacks(&snapshot, &snapshot.threads, bridge));
     let held = Held { threads: &snapshot.threads, snapshot: &snapshot, memory: bridge, locals: false };
     decoders.iter().for_each(|d| d.gather(&held));
-    let understood = understand(ProcessIx(0), snapshot, bridge, &decoders, How::default());
+    let mut understood = understand(ProcessIx(0), snapshot, bridge, &decoders, How::default());
+    parents::regret(&mut understood, "a debugger shows one process");
     if let Some(failure) = bridge.failure() {
         return Err(failure.into());
     }

@@ -48,6 +48,9 @@ pub struct Expect {
     /// Words that the report must hold somewhere, where the process was held still.
     #[serde(default)]
     says: Vec<String>,
+    /// Words that it must hold where the running process was.
+    #[serde(default)]
+    says_running: Vec<String>,
     /// The thread that matters may spin: without a stop nobody knows where, and the answer may be a partial one.
     #[serde(default)]
     spins: bool,
@@ -196,6 +199,11 @@ impl Expect {
         if looked != Looked::Unstopped && !self.says.is_empty() {
             let text = report.to_string();
             let missing = self.says.iter().filter(|words| !text.contains(words.as_str()));
+            wrong.extend(missing.map(|words| format!("nothing says {words:?}")));
+        }
+        if looked == Looked::Twice {
+            let text = report.to_string();
+            let missing = self.says_running.iter().filter(|words| !text.contains(words.as_str()));
             wrong.extend(missing.map(|words| format!("nothing says {words:?}")));
         }
         let behind = verdict["blocked_behind"].as_array().map_or(0, Vec::len);

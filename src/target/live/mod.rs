@@ -277,6 +277,17 @@ fn name_of_machine(class: u8, machine: u16) -> Option<String> {
     })
 }
 
+/// Whether a thread of one process began after another process did; `None` where one of them is gone. By the clock's ticks:
+/// of two that began within one it is not told.
+#[must_use]
+pub fn is_younger(thread: (Pid, HostTid), than: Pid) -> Option<bool> {
+    let began = |pid: Pid, tid: HostTid| {
+        let stat = proc::read_short(Path::new(&format!("/proc/{pid}/task/{tid}/stat"))).ok()?;
+        proc::parse_stat(&stat).map(|s| s.began)
+    };
+    Some(began(thread.0, thread.1)? > began(than, HostTid(than.0))?)
+}
+
 /// Threads of a parent named at most.
 const MAX_PARENT_THREADS: usize = 4096;
 

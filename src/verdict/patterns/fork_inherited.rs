@@ -31,10 +31,13 @@ fn tell(scene: &Scene<'_>) -> Option<Story> {
     } else {
         format!("{} threads wait for it", waiters.len())
     };
+    // of the fork is what this process says, of now what the parent does
+    let parents = scene.look.facts.inherited.get(&resource);
+    let parents = parents.map(|said| format!(" Read there without stopping it: {said}.")).unwrap_or_default();
     Some(Story {
         explanation: format!(
             "Process {pid} was forked without an exec and has {threads}. {} is taken, and {holder}. A fork copies the lock \
-             but not the thread that would let go of it, so {who} for ever.",
+             but not the thread that would let go of it, so {who} for ever.{parents}",
             capital(&voice.thing(resource)),
         ),
         advice: "Start workers by spawn or forkserver, or fork before the first thread is started. A library that must \
