@@ -358,6 +358,9 @@ pub struct Facts {
     pub devices: BTreeMap<ThreadRef, DeviceWait>,
     /// The handlers of signals an interpreter of the process has. A process that is absent is one of which it is not known.
     pub handlers: BTreeMap<ProcessIx, Vec<SignalHandler>>,
+    /// Locks that others than the holder may give back, and how that is known, in words: a cycle through one is a deadlock
+    /// only where nobody is left to do it.
+    pub returnable: BTreeMap<ResourceId, String>,
     /// Locks that a fork copied while a thread of the parent held them: what the parent shows of its own copies now, each in
     /// a sentence without a full stop.
     pub inherited: BTreeMap<ResourceId, String>,
@@ -384,6 +387,7 @@ impl Facts {
         for (process, handlers) in other.handlers {
             self.handlers.entry(process).or_default().extend(handlers);
         }
+        self.returnable.extend(other.returnable);
         self.inherited.extend(other.inherited);
         self.notes.extend(other.notes);
         self.gaps.extend(other.gaps);

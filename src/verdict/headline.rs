@@ -146,6 +146,10 @@ fn stalled(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
         1 => "; 1 thread waits behind it".to_owned(),
         n => format!("; {n} threads wait behind it"),
     };
+    if !stall.suspected.is_empty() {
+        let scene = Scene { look, voice, shape: Shape::Cycle(&stall.suspected), inferred: &verdict.inferred_holds };
+        return format!("STALLED, a deadlock suspected, not proven: {}", scene.round());
+    }
     let unknown = look
         .graph
         .waits

@@ -67,6 +67,18 @@ pub(super) fn find_any(look: &Look<'_>, told: &BTreeSet<ThreadRef>) -> Vec<Vec<S
     out
 }
 
+/// Whether a cycle of the graph is a deadlock: where others than the holder may give one of its locks back, only if every
+/// thread that could is stuck itself, and no handler of a signal could run in one of them.
+pub(super) fn closes(look: &Look<'_>, steps: &[Step]) -> bool {
+    let returnable = |s: &Step| look.facts.returnable.contains_key(&s.waits_for);
+    if !steps.iter().any(returnable) {
+        return true;
+    }
+    let silent = |s: &Step| look.facts.handlers.get(&s.thread.process).is_some_and(Vec::is_empty);
+    let stuck = stuck(look, &BTreeSet::new());
+    steps.iter().all(|s| stuck.contains(&s.thread) && silent(s))
+}
+
 /// The shortest way from `start` back to itself, over whom each waits for, among stuck threads.
 fn round_from(look: &Look<'_>, stuck: &BTreeSet<ThreadRef>, start: ThreadRef) -> Option<Vec<Step>> {
     let mut came: BTreeMap<ThreadRef, Step> = BTreeMap::new();
@@ -170,7 +182,8 @@ pub(super) fn stuck(look: &Look<'_>, free: &BTreeSet<ThreadRef>) -> BTreeSet<Thr
                 Holder::Gone(..) => false,
                 Holder::Process(_) => true,
             };
-            match wakers(look, wait) {
+            let anyone = look.facts.returnable.contains_key(&wait.on);
+            match wakers(look, wait).map(|w| if anyone { Wakers::AnyThread } else { w }) {
                 None | Some(Wakers::Outside) => true,
                 Some(Wakers::AnyThread) => {
                     // shared memory: any process may signal

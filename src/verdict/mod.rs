@@ -143,6 +143,8 @@ pub struct Stall {
     pub root: ThreadRef,
     /// Who waits behind it, ascending.
     pub behind: Vec<ThreadRef>,
+    /// The cycle that its chain runs into, where somebody outside it may yet open it; else empty.
+    pub suspected: Vec<Step>,
     /// The contract's word for its pattern.
     pub pattern: &'static str,
     /// That of the weakest hold of the chain; `None` where no hold is part of it.
@@ -241,6 +243,7 @@ pub fn judge(look: &Look<'_>) -> Verdict {
     if verdict.cycles.is_empty() && verdict.orphans.is_empty() {
         verdict.take_stalls(look, &voice);
     }
+    verdict.note_suspicions(look, &voice);
     verdict.queue_up(look);
     verdict.decide(look);
     verdict.headline = headline::of(&verdict, look, &voice);
@@ -266,12 +269,31 @@ impl Verdict {
             let timed =
                 steps.iter().find(|s| look.graph.waits.get(&s.thread).is_some_and(|w| ends_by_itself(w.timeout)));
             match timed {
-                None => self.add_cycle(look, voice, steps.clone()),
+                None if knot::closes(look, steps) => self.add_cycle(look, voice, steps.clone()),
+                // told by the stalls
+                None => {}
                 Some(step) => self.notes.push(format!(
                     "{} threads wait for each other, but {} waits with a time-out: not a deadlock, it will break the cycle",
                     steps.len(),
                     voice.thread(step.thread)
                 )),
+            }
+        }
+    }
+
+    /// Tells of the cycles that somebody outside them may yet open, where no stall does.
+    fn note_suspicions(&mut self, look: &Look<'_>, voice: &Voice<'_>) {
+        let timed = |s: &Step| look.graph.waits.get(&s.thread).is_some_and(|w| ends_by_itself(w.timeout));
+        for steps in look.graph.cycles.iter().filter(|c| !c.iter().any(timed)) {
+            let told =
+                self.cycles.iter().any(|c| c.steps == *steps) || self.stalls.iter().any(|s| s.suspected == *steps);
+            if !told {
+                let scene = Scene { look, voice, shape: Shape::Cycle(steps), inferred: &[] };
+                self.notes.push(format!(
+                    "a deadlock is suspected, not proven: {}: {}",
+                    scene.round(),
+                    scene.who_may_give()
+                ));
             }
         }
     }

@@ -2,10 +2,16 @@
 //! another thread of the run is known to give. Where that thread does not move, all wait behind it.
 
 use super::patterns::{Scene, Shape, is_device, is_lock};
+use super::voice::capital;
 use super::{Look, Movement, Stall, Voice, nobody};
 use crate::facts::{Certainty, DeviceWait, Holder, ResourceId, Timeout};
+use crate::graph::Step;
 use crate::units::{ProcessIx, ThreadRef};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// What to do about a cycle that is suspected.
+const SUSPECTED: &str = "Look whether other code gives the lock back. If none does, take locks in one order everywhere, and by \
+                         `with`: then the stacks prove who holds them.";
 
 /// Stalls told at most.
 const MAX_STALLS: usize = 8;
@@ -104,7 +110,10 @@ pub(super) fn find(look: &Look<'_>, voice: &Voice<'_>) -> Vec<Stall> {
             continue;
         }
         if let Some((root, certainty)) = root_of(look, wait.thread) {
-            if root != wait.thread {
+            // a cycle is told once, whoever of it is met first
+            let round = round_at(look, root);
+            let root = round.first().map_or(root, |s| s.thread);
+            if !round.iter().any(|s| s.thread == wait.thread) && root != wait.thread {
                 behind.entry(root).or_default().insert(wait.thread);
             } else {
                 behind.entry(root).or_default();
@@ -136,9 +145,16 @@ pub(super) fn find(look: &Look<'_>, voice: &Voice<'_>) -> Vec<Stall> {
             let holds = wanted(look, root);
             let scene =
                 Scene { look, voice, shape: Shape::Chain { root, holds: &holds, behind: behind.len() }, inferred: &[] };
-            let (pattern, story) = scene.told();
+            let (pattern, mut story) = scene.told();
+            let suspected = round_at(look, root);
+            if !suspected.is_empty() {
+                let round = Scene { shape: Shape::Cycle(&suspected), ..scene };
+                let waits = format!("{}. Suspected: {}.", capital(&round.round()), round.who_may_give());
+                (story.explanation, story.advice) = (waits, SUSPECTED.to_owned());
+            }
             Stall {
                 root,
+                suspected,
                 certainty: weakest.get(&root).copied(),
                 pattern,
                 explanation: story.explanation,
@@ -147,6 +163,14 @@ pub(super) fn find(look: &Look<'_>, voice: &Voice<'_>) -> Vec<Stall> {
             }
         })
         .collect()
+}
+
+/// The cycle through `root` that is no deadlock only because somebody outside it may give one of its locks back.
+fn round_at(look: &Look<'_>, root: ThreadRef) -> Vec<Step> {
+    let through = |c: &&Vec<Step>| c.iter().any(|s| s.thread == root);
+    let timed = |s: &Step| look.graph.waits.get(&s.thread).is_some_and(|w| super::ends_by_itself(w.timeout));
+    let untimed = |c: &&Vec<Step>| !c.iter().any(timed);
+    look.graph.cycles.iter().filter(through).find(untimed).cloned().unwrap_or_default()
 }
 
 /// What `root` holds and somebody waits for, most waited for first.

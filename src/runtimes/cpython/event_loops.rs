@@ -78,13 +78,15 @@ fn suspended(objects: &Objects<'_>, census: &Census, tasks: &[Task]) -> Vec<Susp
             for block in holds.blocks_of(framed) {
                 let mut found = Vec::new();
                 let inner = t.frames.get(..frame).unwrap_or_default();
-                holds.follow(block.manager, inner, &mut codes, 0, &mut |lock, via| found.push((lock, via)));
+                holds.follow(&block, inner, &mut codes, &mut |held| found.push(held));
                 let line = block.line;
                 if found.is_empty() {
                     out.push(Suspended { task, frame, line, held: Held::Other(block.manager, class(block.manager)) });
                 }
-                for (lock, via) in found {
-                    let mut w = Witnessed { thread: 0, lock, frame, line, via, doubt: None };
+                for held in found {
+                    let doubt = held.shared.map(str::to_owned);
+                    let (lock, via, shared) = (held.lock, held.via, held.shared);
+                    let mut w = Witnessed { thread: 0, lock, frame, line, via, doubt, shared };
                     // given back by hand inside the block: it proves nothing, or not enough
                     if inference.weigh(&mut w, &t.frames, false) && w.doubt.is_none() {
                         out.push(Suspended { task, frame, line, held: Held::Thread(w.lock) });

@@ -116,7 +116,7 @@ impl Telling<'_> {
         }
     }
 
-    /// The handlers of signals, and the locks that are given back by code which does not take them.
+    /// The handlers of signals.
     fn tell_handlers(&self, facts: &mut Facts) {
         if let Some(handlers) = &self.census.handlers {
             let each = handlers.iter().map(|(signal, function)| SignalHandler {
@@ -124,14 +124,6 @@ impl Telling<'_> {
                 function: self.objects.function_name(*function),
             });
             facts.handlers.entry(self.view.process).or_default().extend(each);
-        }
-        for (lock, thread, place) in &self.scene.given {
-            let name = self.scene.names.get(lock).map_or_else(|| format!("the lock at {lock}"), Clone::clone);
-            facts.notes.push(format!(
-                "{name} was taken by thread {}, but {place} gives it back without taking it: it is used as a signal, so \
-                 nobody is said to hold it",
-                self.tid(*thread)
-            ));
         }
     }
 

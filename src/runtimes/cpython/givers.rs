@@ -47,8 +47,19 @@ struct Candidate {
 pub(super) struct Giver {
     /// `done (jobs.py:12)`.
     pub place: String,
-    /// Whether it says which lock; else it gives back whichever it is handed.
-    pub named: bool,
+    /// What it says of the lock.
+    pub says: Says,
+}
+
+/// What a function that gives a lock back says of which it means.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Says {
+    /// It names it, and another method of the same class takes it: the two are the halves of one wrapper.
+    Paired,
+    /// Nothing: it gives back whichever it is handed.
+    Handed,
+    /// It names it.
+    Named,
 }
 
 /// The names a lock has.
@@ -239,33 +250,54 @@ impl<'a> Givers<'a> {
         codes: &mut Codes,
     ) -> Option<Giver> {
         if self.released.contains(&lock) {
-            return Some(Giver { place: "its bound method release, to be called later,".to_owned(), named: true });
+            return Some(Giver {
+                place: "its bound method release, to be called later,".to_owned(),
+                says: Says::Named,
+            });
         }
         if self.candidates.is_empty() {
             return None;
         }
         let handles = self.handles(lock, frames);
-        let mut found: Option<(Addr, bool)> = None;
+        let mut found: Option<(Says, Addr)> = None;
         for candidate in &self.candidates {
             let Some(code) = codes.load_one(self.objects, candidate.code) else { continue };
             let calls = self.inference.calls_of(&code);
             let named: Vec<&Call> = calls.iter().filter(|c| self.names_it(candidate, c, &handles)).collect();
             if !named.is_empty() {
                 if named.iter().all(|c| !c.acquires) {
-                    found = Some((candidate.code, true));
-                    break;
+                    let paired = named.iter().all(|c| self.is_paired(candidate, c, codes));
+                    let says = if paired { Says::Paired } else { Says::Named };
+                    found = found.max(Some((says, candidate.code)));
                 }
                 continue;
             }
             let any: Vec<&Call> = calls.iter().filter(|c| self.is_any(candidate, c)).collect();
-            if found.is_none() && !any.is_empty() && any.iter().all(|c| !c.acquires) {
+            if !any.is_empty() && any.iter().all(|c| !c.acquires) {
                 let handed = any.iter().any(|c| c.on == Receiver::Other);
-                found = Some((candidate.code, candidate.pending && handed));
+                let says = if candidate.pending && handed { Says::Named } else { Says::Handed };
+                found = found.max(Some((says, candidate.code)));
             }
         }
-        let (code, named) = found?;
+        let (says, code) = found?;
         let code = codes.find(code)?;
-        Some(Giver { place: format!("{} ({}:{})", code.function, code.file_name(), code.first_line), named })
+        Some(Giver { place: format!("{} ({}:{})", code.function, code.file_name(), code.first_line), says })
+    }
+
+    /// Whether another method of the candidate's class takes the attribute that `call` gives back, and leaves it taken.
+    fn is_paired(&self, candidate: &Candidate, call: &Call, codes: &mut Codes) -> bool {
+        let o = self.objects;
+        let Some(dict) = candidate.class.and_then(|c| o.addr(c, o.o.type_dict).ok()).filter(|d| !d.is_null()) else {
+            return false;
+        };
+        let methods = self.inference.names().entries(dict);
+        methods.iter().take(MAX_ENTRIES).filter(|(_, value)| o.is(*value, "function")).any(|(_, value)| {
+            let code = o.addr(*value, o.o.function_code).ok().filter(|c| *c != candidate.code);
+            let Some(code) = code.and_then(|c| codes.load_one(o, c)) else { return false };
+            let calls = self.inference.calls_of(&code);
+            let mut on_it = calls.iter().filter(|c| c.on == call.on).peekable();
+            matches!(call.on, Receiver::Attribute(_)) && on_it.peek().is_some() && on_it.all(|c| c.acquires)
+        })
     }
 
     /// Whether a call is one on a lock of these names.

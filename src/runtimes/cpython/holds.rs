@@ -21,8 +21,24 @@ pub(super) struct Witnessed {
     /// How the lock was reached from the manager, where it is not the manager itself: `Condition`, `@contextmanager f`.
     pub via: Option<String>,
     /// Why it is not proven after all.
-    pub doubt: Option<&'static str>,
+    pub doubt: Option<String>,
+    /// How others than the holder may end it, where the manager is within their reach.
+    pub shared: Option<&'static str>,
 }
+
+/// What a manager holds.
+pub(super) struct Held {
+    pub lock: Lock,
+    /// How the lock was reached, where the manager is not the lock itself.
+    pub via: Option<String>,
+    /// How others may have ended it: another thread has the object that holds the lock, or can get at it.
+    pub shared: Option<&'static str>,
+}
+
+/// Why a hold through a suspended generator is no proof.
+const KEPT: &str = "the context manager is kept elsewhere too, and whoever has it may end it";
+/// Why one through an `ExitStack` is none: its entries can be moved to another one, and made without entering anything.
+const STACKED: &str = "an ExitStack can be closed or emptied by whoever has it";
 
 /// Managers of one `ExitStack` looked at at most.
 const MAX_STACKED: u64 = 64;
@@ -55,13 +71,14 @@ impl<'a> Holds<'a> {
                 let Some(code) = &framed.code else { continue };
                 for block in self.blocks.of(self.objects, &framed.frame, code) {
                     let inner = frames.get(..i).unwrap_or_default();
-                    self.follow(block.manager, inner, codes, 0, &mut |lock, via| {
-                        mine.push(Witnessed { thread, lock, frame: i, line: block.line, via, doubt: None });
+                    self.follow(&block, inner, codes, &mut |Held { lock, via, shared }| {
+                        let doubt = shared.map(str::to_owned);
+                        mine.push(Witnessed { thread, lock, frame: i, line: block.line, via, doubt, shared });
                     });
                 }
             }
             // a recursive lock is taken where it was taken first
-            mine.sort_by_key(|w| (w.lock.addr, std::cmp::Reverse(w.frame)));
+            mine.sort_by_key(|w| (w.lock.addr, w.doubt.is_some(), std::cmp::Reverse(w.frame)));
             mine.dedup_by_key(|w| w.lock.addr);
             out.extend(mine);
         }
@@ -73,20 +90,32 @@ impl<'a> Holds<'a> {
         framed.code.as_ref().map(|code| self.blocks.of(self.objects, &framed.frame, code)).unwrap_or_default()
     }
 
-    /// Gives `found` the locks that a manager holds while its block is entered. `inner` are the thread's frames inside it.
-    pub(super) fn follow(
+    /// Gives `found` the locks that a block's manager holds. `inner` are the thread's frames inside it.
+    pub(super) fn follow(&self, block: &Block, inner: &[Framed], codes: &mut Codes, found: &mut dyn FnMut(Held)) {
+        self.follow_manager(block.manager, self.is_own(block), inner, codes, 0, found);
+    }
+
+    /// Whether nobody but the frame of a block can reach its manager.
+    fn is_own(&self, block: &Block) -> bool {
+        let o = self.objects;
+        o.is_unshared(block.manager) && block.method.is_none_or(|m| o.is_unshared(m))
+    }
+
+    /// `own`: nobody else can reach the manager.
+    fn follow_manager(
         &self,
         manager: Addr,
+        own: bool,
         inner: &[Framed],
         codes: &mut Codes,
         depth: usize,
-        found: &mut dyn FnMut(Lock, Option<String>),
+        found: &mut dyn FnMut(Held),
     ) {
         let o = self.objects;
         if let Some(lock) = o.lock(manager) {
             let kind = matches!(lock.kind, LockKind::Lock | LockKind::RLock | LockKind::SemLock);
             if lock.locked && kind && !is_lent(o, inner, manager) {
-                found(lock, None);
+                found(Held { lock, via: None, shared: None });
             }
             return;
         }
@@ -98,18 +127,20 @@ impl<'a> Holds<'a> {
             "Condition" => {
                 let lock = o.attribute(manager, "_lock").filter(|l| !is_lent(o, inner, *l));
                 if let Some(lock) = lock.and_then(|l| o.lock(l)).filter(|l| l.locked) {
-                    found(lock, Some("a Condition".to_owned()));
+                    found(Held { lock, via: Some("a Condition".to_owned()), shared: None });
                 }
             }
             "_GeneratorContextManager" | "_AsyncGeneratorContextManager" => {
-                let Some((framed, name)) = o.attribute(manager, "gen").and_then(|g| self.suspended(g, codes)) else {
-                    return;
-                };
+                let Some(generator) = o.attribute(manager, "gen") else { return };
+                let Some((framed, name)) = self.suspended(generator, codes) else { return };
                 let Some(code) = framed.code.clone() else { return };
-                for Block { manager, .. } in self.blocks.of(o, &framed.frame, &code) {
-                    self.follow(manager, inner, codes, depth + 1, &mut |lock, via| {
-                        let via = via.map(|v| format!(", {v}")).unwrap_or_default();
-                        found(lock, Some(format!("the context manager {name}{via}")));
+                let own = own && o.is_unshared(generator);
+                for block in self.blocks.of(o, &framed.frame, &code) {
+                    let own_too = own && self.is_own(&block);
+                    self.follow_manager(block.manager, own_too, inner, codes, depth + 1, &mut |held| {
+                        let via = held.via.map(|v| format!(", {v}")).unwrap_or_default();
+                        let via = Some(format!("the context manager {name}{via}"));
+                        found(Held { via, shared: held.shared.or((!own).then_some(KEPT)), ..held });
                     });
                 }
             }
@@ -119,16 +150,16 @@ impl<'a> Holds<'a> {
                 for entry in entries.map(|d| o.deque(d, MAX_STACKED)).unwrap_or_default() {
                     let exit = o.is(entry, "tuple").then(|| o.tuple(entry).ok()?.get(1).copied()).flatten();
                     let Some(manager) = exit.and_then(|e| bound_exit(o, e)) else { continue };
-                    self.follow(manager, inner, codes, depth + 1, &mut |lock, via| {
-                        let via = via.map(|v| format!(", {v}")).unwrap_or_default();
-                        found(lock, Some(format!("an {}{via}", kind.name)));
+                    self.follow_manager(manager, false, inner, codes, depth + 1, &mut |held| {
+                        let via = held.via.map(|v| format!(", {v}")).unwrap_or_default();
+                        found(Held { via: Some(format!("an {}{via}", kind.name)), shared: Some(STACKED), ..held });
                     });
                 }
             }
             _ if is_lent(o, inner, manager) => {}
             _ => {
                 if let Some(lock) = o.attribute(manager, "_semlock").and_then(|l| o.lock(l)).filter(|l| l.locked) {
-                    found(lock, None);
+                    found(Held { lock, via: None, shared: None });
                 }
             }
         }
@@ -156,7 +187,7 @@ impl<'a> Holds<'a> {
             let Some(code) = &inside.code else { continue };
             for block in self.blocks.of(o, &inside.frame, code) {
                 let mut is_it = false;
-                self.follow(block.manager, &[], codes, 1, &mut |l, _| is_it |= l.addr == lock);
+                self.follow(&block, &[], codes, &mut |held| is_it |= held.lock.addr == lock);
                 if is_it {
                     return Some((name, block.line));
                 }

@@ -10,6 +10,7 @@ use super::names::Names;
 use super::objects::Objects;
 use super::place::{Framed, PyStack};
 use super::slots::Reference;
+use super::with_blocks::is_entering;
 use crate::memory::MemoryExt;
 use crate::units::Addr;
 use std::cell::RefCell;
@@ -66,6 +67,17 @@ impl Call {
             _ => false,
         }
     }
+}
+
+/// How a thread that waits for a lock takes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Taking {
+    /// By a `with` statement.
+    ByWith,
+    /// By calling `acquire`, in a function that gives it back, too.
+    AndGiving,
+    /// By calling `acquire`, and nothing in the same function gives it back.
+    ByHand,
 }
 
 /// What a method was called on.
@@ -168,6 +180,23 @@ impl<'a> Inference<'a> {
         &self.names
     }
 
+    /// How the thread with these frames takes the lock that it waits for.
+    pub(super) fn taking(&self, lock: Addr, frames: &[Framed]) -> Taking {
+        let Some((framed, code)) = frames.first().and_then(|f| Some((f, f.code.as_ref()?))) else {
+            return Taking::ByHand;
+        };
+        // Python's own classes give back what they take
+        if is_entering(self.objects, &framed.frame, code) || is_standard(&code.file) {
+            return Taking::ByWith;
+        }
+        let calls = self.calls_of(code);
+        let Some(unit) = code.unit_of(self.objects, &framed.frame) else { return Taking::ByHand };
+        let reference = self.names.reference(framed, lock);
+        let is_it = |c: &&Call| reference.as_ref().map_or(c.on == Receiver::Other, |r| c.is_on(r));
+        let gives = calls.iter().filter(|c| c.unit > unit).any(|c| !c.acquires && is_it(&c));
+        if gives { Taking::AndGiving } else { Taking::ByHand }
+    }
+
     /// Touches what [`Inference::giver`] will read.
     pub(super) fn rehearse_giver(&self, lock: Addr, frames: &[Framed]) {
         for framed in frames.iter().take(MAX_FRAMES) {
@@ -184,7 +213,7 @@ impl<'a> Inference<'a> {
             let own = (i == witnessed.frame).then_some(witnessed.line);
             for acquires in self.since(witnessed.lock.addr, framed, own, i == 0 && waits) {
                 stands = acquires;
-                witnessed.doubt = Some("inside the block it was given back and taken again by hand");
+                witnessed.doubt = Some("inside the block it was given back and taken again by hand".to_owned());
             }
         }
         stands

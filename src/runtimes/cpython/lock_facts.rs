@@ -243,6 +243,7 @@ impl Telling<'_> {
             },
             idle: matches!(lock.kind, LockKind::SimpleQueue | LockKind::Semaphore) || self.is_readers_turn(lock),
         });
+        facts.returnable.extend(self.scene.returnable.get(&lock.addr).map(|how| (id, how.clone())));
         let blocks: Vec<&Witnessed> = self.scene.witnessed.iter().filter(|w| w.lock.addr == lock.addr).collect();
         match lock.owner {
             Some(ident) => facts.holds.extend(self.recorded(lock, id, ident, &blocks)),
@@ -407,7 +408,7 @@ impl Telling<'_> {
             _ => String::new(),
         };
         let via = w.via.as_ref().map(|v| format!(", through {v}")).unwrap_or_default();
-        let doubt = w.doubt.map(|d| format!("; inferred, since {d}")).unwrap_or_default();
+        let doubt = w.doubt.as_ref().map(|d| format!("; inferred, since {d}")).unwrap_or_default();
         Evidence::new(format!(
             "thread {} is inside the `with` block of {function}{place}: its value stack keeps the lock's exit method{via}{doubt}",
             self.tid(w.thread)

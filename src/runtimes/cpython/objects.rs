@@ -113,6 +113,23 @@ impl<'a> Objects<'a> {
         })
     }
 
+    /// Whether one reference to an object is all there is: whoever has it is the only one who can reach it. Borrowed ones and
+    /// those whose counting is put off make it false, or are none that outlive the other.
+    pub(super) fn is_unshared(&self, object: Addr) -> bool {
+        let c = &self.o.counts;
+        let count = match (c.split, c.whole) {
+            // the shared half has two bits of state beneath its count (CPython `Include/refcount.h`)
+            (Some((local, shared)), _) => self
+                .int32(object, local)
+                .ok()
+                .zip(self.word(object, shared).ok())
+                .map(|(local, shared)| i64::from(local.cast_unsigned()).saturating_add(shared.cast_signed() >> 2)),
+            (None, Some(whole)) => self.int32(object, whole).ok().map(i64::from),
+            (None, None) => None,
+        };
+        count == Some(1)
+    }
+
     /// Whether the object's type has this `tp_name`.
     pub(super) fn is(&self, object: Addr, type_name: &str) -> bool {
         self.type_of(object).is_some_and(|t| t.name == type_name)

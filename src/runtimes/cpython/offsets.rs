@@ -33,6 +33,15 @@ pub(super) enum LineTable {
     Locations,
 }
 
+/// Where an object's reference count is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct CountOffsets {
+    /// `ob_refcnt`, of which the low half counts.
+    pub whole: Option<u64>,
+    /// `ob_ref_local` and `ob_ref_shared`: free-threaded.
+    pub split: Option<(u64, u64)>,
+}
+
 /// Where a thread's newest frame hangs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FrameRoot {
@@ -175,6 +184,7 @@ pub(super) struct Offsets {
 
     // objects
     pub ob_type: u64,
+    pub counts: CountOffsets,
     pub ob_size: u64,
     pub str_size: u64,
     pub str_compact_size: u64,
@@ -497,6 +507,10 @@ impl Offsets {
                 .opt("PyCodeObject", "co_localsplusnames")
                 .zip(c.opt("PyCodeObject", "co_localspluskinds")),
             ob_type: c.need("PyObject", "ob_type")?,
+            counts: CountOffsets {
+                whole: c.opt("PyObject", "ob_refcnt"),
+                split: c.opt("PyObject", "ob_ref_local").zip(c.opt("PyObject", "ob_ref_shared")),
+            },
             ob_size: c.need("PyVarObject", "ob_size")?,
             str_size: c.size("PyASCIIObject")?,
             str_compact_size: c.size("PyCompactUnicodeObject")?,
@@ -580,6 +594,8 @@ fn with_offsets(table: &Table) -> WithOffsets {
         pair: opcode("LOAD_SPECIAL").is_some(),
         block_type: table.number("SETUP_FINALLY").and_then(|n| i32::try_from(n).ok()),
         setup_with: opcode("SETUP_WITH"),
+        before_with: opcode("BEFORE_WITH"),
+        load_special: opcode("LOAD_SPECIAL"),
     }
 }
 

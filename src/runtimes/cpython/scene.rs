@@ -5,9 +5,9 @@ use super::census::Census;
 use super::entered;
 use super::event_loops::EventLoops;
 use super::executors::{Pool, find_pools};
-use super::givers::Givers;
+use super::givers::{Givers, Says};
 use super::holds::{Holds, Witnessed};
-use super::inferred::{Inference, Probable};
+use super::inferred::{Inference, Probable, Taking};
 use super::locks::{Lock, LockKind};
 use super::names::Names;
 use super::objects::Objects;
@@ -28,8 +28,8 @@ pub(super) struct Scene<'a> {
     pub waits: BTreeMap<usize, PyWait>,
     /// Who probably holds the locks that are waited for and that nothing proves held.
     pub probable: HashMap<Addr, Probable>,
-    /// Locks that somebody has taken and somebody else's code gives back: by whom they were taken, and that code's place.
-    pub given: Vec<(Addr, usize, String)>,
+    /// Locks that others than the holder may give back: how, in words.
+    pub returnable: BTreeMap<Addr, String>,
     /// Threads inside the `with` blocks of semaphores that are waited for.
     pub permits: Vec<Permit>,
     /// Semaphores of which a function gives permits back that it does not take.
@@ -91,13 +91,19 @@ impl<'a> Scene<'a> {
             w.lock.kind != LockKind::Lock || inference.weigh(w, frames, waits)
         });
         doubt_contested(&mut witnessed, &waits);
-        witnessed.retain(|w| {
+        let mut given: BTreeMap<Addr, String> = BTreeMap::new();
+        for w in witnessed.iter_mut().filter(|w| w.lock.kind == LockKind::Lock) {
             let waits_for_it = |thread: usize| wanted_by(&waits, thread).is_some_and(|l| l.addr == w.lock.addr);
-            let wanted = waits.keys().any(|t| waits_for_it(*t));
-            w.lock.kind != LockKind::Lock
-                || !wanted
-                || inference.giver(w.lock.addr, w.thread, &stacks, &waits_for_it).is_none()
-        });
+            if !waits.keys().any(|t| waits_for_it(*t)) {
+                continue;
+            }
+            if let Some(giver) = inference.giver(w.lock.addr, w.thread, &stacks, &waits_for_it) {
+                let tid = threads.get(giver).map_or(0, |t| t.tid.0);
+                let how = format!("thread {tid} stands in code that gives it back without taking it");
+                w.doubt.get_or_insert_with(|| how.clone());
+                given.insert(w.lock.addr, how);
+            }
+        }
         let mut probable = infer((&inference, &Holds::new(objects)), census, &stacks, &witnessed, &waits);
         let handlers = census.handlers.as_deref().unwrap_or_default();
         let permits = find_permits(objects, &stacks, &waits);
@@ -110,13 +116,14 @@ impl<'a> Scene<'a> {
             lendable,
             released: BTreeSet::new(),
             lent: BTreeSet::new(),
+            given,
         };
         // the code of whole modules: asked for since the rehearsal, thought about after the release
-        let given = match beat {
-            Beat::Pause => Vec::new(),
-            Beat::Thought => claims.doubt_given(objects, &inference, census, &stacks, handlers, &waits),
-        };
-        let (released, lent) = (claims.released, claims.lent);
+        if beat == Beat::Thought {
+            claims.doubt_given(objects, &inference, census, &stacks, handlers, &waits);
+        }
+        let (released, lent, given) = (claims.released, claims.lent, claims.given);
+        let returnable = find_returnable(&inference, &stacks, &witnessed, &probable, &waits, given);
         let pools = find_pools(objects, &stacks);
         let attachments = Attachments::look(objects, census, &places, threads, |i| waits.contains_key(&i));
         let names = name_all(objects, &stacks, &witnessed, &waits, &attachments);
@@ -128,7 +135,7 @@ impl<'a> Scene<'a> {
             witnessed,
             waits,
             probable,
-            given,
+            returnable,
             permits,
             released,
             lent,
@@ -152,15 +159,20 @@ fn wanted_by(waits: &BTreeMap<usize, PyWait>, thread: usize) -> Option<&Lock> {
 /// Two threads inside the blocks of one lock: one of them has given it back in a way that does not show. Who waits for the
 /// lock is that one.
 fn doubt_contested(witnessed: &mut Vec<Witnessed>, waits: &BTreeMap<usize, PyWait>) {
-    let mut claims: BTreeMap<Addr, usize> = BTreeMap::new();
+    // how many claim it, and how many of them without a doubt
+    let mut claims: BTreeMap<Addr, (usize, usize)> = BTreeMap::new();
     for w in witnessed.iter().filter(|w| w.lock.kind == LockKind::Lock) {
-        *claims.entry(w.lock.addr).or_default() += 1;
+        let (all, sure) = claims.entry(w.lock.addr).or_default();
+        *all += 1;
+        *sure += usize::from(w.doubt.is_none());
     }
     witnessed.retain_mut(|w| {
-        if claims.get(&w.lock.addr).is_none_or(|n| *n < 2) {
-            return true;
+        match claims.get(&w.lock.addr) {
+            None | Some((0 | 1, _)) => return true,
+            Some((_, 1)) => return w.doubt.is_none(),
+            Some(_) => {}
         }
-        w.doubt = Some("another thread is inside a block of the same lock");
+        w.doubt = Some("another thread is inside a block of the same lock".to_owned());
         wanted_by(waits, w.thread).is_none_or(|l| l.addr != w.lock.addr)
     });
 }
@@ -201,10 +213,12 @@ struct Claims<'c> {
     released: BTreeSet<Addr>,
     /// Locks between processes that somebody's code gives back, or may be handed.
     lent: BTreeSet<Addr>,
+    /// Locks that somebody's code gives back without taking them: whose.
+    given: BTreeMap<Addr, String>,
 }
 
 impl Claims<'_> {
-    /// Takes back the holds of locks that code of somebody else gives back, and doubts those that such code may be handed.
+    /// Doubts the holds of locks that code of somebody else gives back, or may be handed.
     fn doubt_given(
         &mut self,
         objects: &Objects<'_>,
@@ -213,7 +227,7 @@ impl Claims<'_> {
         stacks: &BTreeMap<usize, PyStack<'_>>,
         handlers: &[(u32, Addr)],
         waits: &BTreeMap<usize, PyWait>,
-    ) -> Vec<(Addr, usize, String)> {
+    ) {
         let locks = waits.keys().filter_map(|t| wanted_by(waits, *t)).filter(|l| l.kind == LockKind::Lock);
         let wanted: BTreeSet<Addr> = locks.map(|l| l.addr).collect();
         let held = self.witnessed.iter().map(|w| (w.lock.addr, w.thread));
@@ -223,9 +237,8 @@ impl Claims<'_> {
             .chain(self.permits.iter().map(|p| (p.semaphore, p.thread)))
             .chain(self.lendable.iter().map(|(lock, t)| (*lock, *t)))
             .collect();
-        let mut given = Vec::new();
         if held.is_empty() {
-            return given;
+            return;
         }
         let handlers: Vec<Addr> = handlers.iter().map(|(_, f)| *f).collect();
         let givers = Givers::look(objects, inference, stacks.values().map(|s| s.frames.as_slice()), &handlers);
@@ -238,31 +251,70 @@ impl Claims<'_> {
             if giver.is_none() && !givers.incomplete {
                 continue;
             }
-            let handed = giver.is_some();
-            let doubt = match giver {
-                Some(_) => "the program has code that gives back locks it is handed",
-                None => "the program's code could not be read to its end: some of it may give the lock back",
+            let doubt = match &giver {
+                Some(g) if g.says == Says::Handed => format!("{} gives back locks that it is handed", g.place),
+                Some(g) => format!("{} gives it back without taking it", g.place),
+                None => "the program's code could not be read to its end: some of it may give the lock back".to_owned(),
             };
             if self.permits.iter().any(|p| p.semaphore == lock) {
                 self.released.insert(lock);
             } else if self.lendable.contains_key(&lock) {
-                self.lent.extend(giver.map(|_| lock));
-            } else if let Some(giver) = giver.filter(|g| g.named) {
-                self.witnessed.retain(|w| w.lock.addr != lock);
-                self.probable.remove(&lock);
-                given.push((lock, holder, giver.place));
+                self.lent.extend(giver.is_some().then_some(lock));
             } else {
-                // having called acquire is too little where the lock may be used as a signal
-                if handed {
-                    self.probable.remove(&lock);
+                // who calls one half of a wrapper has called the other
+                let paired = giver.is_some_and(|g| g.says == Says::Paired);
+                for w in self.witnessed.iter_mut().filter(|w| w.lock.addr == lock && !paired) {
+                    w.doubt.get_or_insert_with(|| doubt.clone());
                 }
-                for w in self.witnessed.iter_mut().filter(|w| w.lock.addr == lock) {
-                    w.doubt = w.doubt.or(Some(doubt));
-                }
+                self.given.entry(lock).or_insert(doubt);
             }
         }
-        given
     }
+}
+
+/// Which of the locks that are waited for others than their holders may give back, and how that is known.
+///
+/// A plain Lock is anyone's to release. Taken by hand it may be a signal, whatever code gives it; getattr and C code show no
+/// names. Inside a `with` block it is not, as long as those who want it do so by `with` too: let in under a block that is
+/// still entered, one of the two would release a lock that is free, and fail. The same holds for a function that gives back
+/// what it takes. But who takes it by hand and keeps it may be waiting for somebody's signal.
+fn find_returnable(
+    inference: &Inference<'_>,
+    stacks: &BTreeMap<usize, PyStack<'_>>,
+    witnessed: &[Witnessed],
+    probable: &HashMap<Addr, Probable>,
+    waits: &BTreeMap<usize, PyWait>,
+    given: BTreeMap<Addr, String>,
+) -> BTreeMap<Addr, String> {
+    let mut out = BTreeMap::new();
+    for (thread, lock) in waits.keys().filter_map(|t| Some((*t, wanted_by(waits, *t)?))) {
+        if out.contains_key(&lock.addr) || !matches!(lock.kind, LockKind::Lock | LockKind::SemLock) {
+            continue;
+        }
+        let block = witnessed.iter().find(|w| w.lock.addr == lock.addr);
+        let taken = stacks.get(&thread).map_or(Taking::ByHand, |s| inference.taking(lock.addr, &s.frames));
+        let how = match (block, probable.get(&lock.addr)) {
+            (Some(Witnessed { shared: Some(how), .. }), _) => Some((*how).to_owned()),
+            (Some(_), _) if lock.kind == LockKind::SemLock => None,
+            (Some(_), _) => match (given.get(&lock.addr), taken) {
+                (_, Taking::ByWith) | (None, Taking::AndGiving) => None,
+                (Some(how), _) => Some(how.clone()),
+                (None, Taking::ByHand) => Some(
+                    "who waits for it takes it by hand and gives it back nowhere in the same function, as one does who waits                      for a signal"
+                        .to_owned(),
+                ),
+            },
+            (None, Some(Probable { generator: Some(_), .. })) => {
+                Some("whoever has the generator may go on with it".to_owned())
+            }
+            (None, None) if lock.kind == LockKind::Lock || !lock.lendable => None,
+            (None, _) => given.get(&lock.addr).cloned().or_else(|| {
+                Some("it was taken by hand, without `with`, and any thread may give such a lock back".to_owned())
+            }),
+        };
+        out.extend(how.map(|how| (lock.addr, how)));
+    }
+    out
 }
 
 /// Looks for the probable holders of the taken locks that nothing proves held.

@@ -36,6 +36,10 @@ pub(super) struct WithOffsets {
     pub block_type: Option<i32>,
     /// `SETUP_WITH`, up to 3.10.
     pub setup_with: Option<u8>,
+    /// `BEFORE_WITH`, 3.11 to 3.13.
+    pub before_with: Option<u8>,
+    /// `LOAD_SPECIAL`, since 3.14.
+    pub load_special: Option<u8>,
 }
 
 /// A `with` block a frame is inside of.
@@ -43,6 +47,8 @@ pub(super) struct WithOffsets {
 pub(super) struct Block {
     /// The context manager.
     pub manager: Addr,
+    /// Its bound exit method, where that and not the manager itself stands on the value stack.
+    pub method: Option<Addr>,
     /// The line of the `with` statement, where it can be told.
     pub line: Option<u32>,
 }
@@ -73,9 +79,9 @@ impl WithBlocks {
                     found
                 });
                 let block = |(depth, handler): &(u32, u32)| {
-                    let manager = manager_at(objects, frame, code, *depth)?;
+                    let (method, manager) = manager_at(objects, frame, code, *depth)?;
                     // the handler's instructions bear the line of the statement
-                    Some(Block { manager, line: code.line_at(objects, i64::from(*handler)) })
+                    Some(Block { manager, method, line: code.line_at(objects, i64::from(*handler)) })
                 };
                 depths.iter().filter_map(block).collect()
             }
@@ -102,10 +108,10 @@ fn by_block_stack(objects: &Objects<'_>, frame: &PyFrame, code: &Code) -> Vec<Bl
         }
         seen.push(slot);
         let object = objects.memory.read_addr(stack.offset(slot * 8)).ok();
-        if let Some(manager) = object.and_then(|o| bound_exit(objects, o)) {
+        if let Some((method, manager)) = object.and_then(|o| Some((o, bound_exit(objects, o)?))) {
             let handler = objects.int32(frame.addr, at + f.block_handler).ok();
             let line = handler.and_then(|h| with_line(objects, code, i64::from(h) * f.lasti_unit.cast_signed() / 2));
-            out.push(Block { manager, line });
+            out.push(Block { manager, method: Some(method), line });
         }
     }
     out
@@ -182,14 +188,27 @@ fn jump_target(objects: &Objects<'_>, code: &Code, unit: u32) -> Option<u32> {
     unit.checked_add(1)?.checked_add(w.jump_cache)?.checked_sub(distance)
 }
 
-/// The manager whose exit method stands at `depth`.
-fn manager_at(objects: &Objects<'_>, frame: &PyFrame, code: &Code, depth: u32) -> Option<Addr> {
+/// The manager whose exit method stands at `depth`, and that method where it is a bound one.
+fn manager_at(objects: &Objects<'_>, frame: &PyFrame, code: &Code, depth: u32) -> Option<(Option<Addr>, Addr)> {
     let below = objects.stack_slot(frame, code, depth.checked_sub(1)?)?;
     if !objects.o.with.pair {
-        return bound_exit(objects, below);
+        return bound_exit(objects, below).map(|manager| (Some(below), manager));
     }
     let function = objects.stack_slot(frame, code, depth.checked_sub(2)?)?;
-    is_exit_function(objects, function).then_some(below)
+    is_exit_function(objects, function).then_some((None, below))
+}
+
+/// Whether a frame stands in a `with` statement that has yet to enter its block: it waits there for the manager's enter method.
+pub(super) fn is_entering(objects: &Objects<'_>, frame: &PyFrame, code: &Code) -> bool {
+    let w = &objects.o.with;
+    let Some(unit) = code.unit_of(objects, frame) else { return false };
+    let op = |unit: i64| {
+        let at = u64::try_from(unit).ok().filter(|u| *u < code.units)?;
+        objects.byte(code.start, at * 2).ok()
+    };
+    // since 3.14 the enter method is looked up by one instruction and called by the next
+    let enters = |o: Option<u8>| o.is_some() && (o == w.setup_with || o == w.before_with);
+    enters(op(unit)) || (w.load_special.is_some() && op(unit - 1) == w.load_special)
 }
 
 /// The manager of a bound exit method.

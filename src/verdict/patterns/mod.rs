@@ -353,6 +353,18 @@ impl<'a> Scene<'a> {
         parts.join(", ")
     }
 
+    /// What a cycle is that is not proven: who may give one of its locks back, and why that is not excluded.
+    #[must_use]
+    pub fn who_may_give(&self) -> String {
+        let of = |s: &Step| Some((s.waits_for, self.look.facts.returnable.get(&s.waits_for)?));
+        let Some((id, why)) = self.steps().iter().find_map(of) else { return String::new() };
+        format!(
+            "a deadlock, unless something else gives {} back; that is not excluded, since {why}, and a thread that waits for \
+             none of these, or the handler of a signal, may do so",
+            self.voice.name(id)
+        )
+    }
+
     /// Whether `t` is not the holder of `id` but one who could end the wait for it.
     #[must_use]
     pub fn signals(&self, t: ThreadRef, id: ResourceId) -> bool {
