@@ -112,6 +112,89 @@ fn stopped_at_a_breakpoint_the_persons_place_is_kept() {
     assert!(rest.contains("pthread_mutex_lock") || rest.contains("lll_lock_wait"), "goto: {rest}");
 }
 
+/// All that gdb can tell of a session, and all that it can dump of the process, before and after.
+#[test]
+fn a_session_is_left_as_it_was() {
+    if !has("gdb") {
+        return;
+    }
+    let program = Program::start("stuck");
+    let dir = Scratch::new("debuggers-state");
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let mut commands = vec![format!("source {}", home().join("tests/debuggers/state.py").display())];
+    let set_up = [
+        "set pagination on",
+        "set height 10",
+        "set print elements 7",
+        "handle SIGUSR1 nostop noprint pass",
+        "break tick",
+        "continue",
+        "watch *(int *) $sp",
+        "tbreak takes",
+        "display/i $pc",
+        "set $mine = 42",
+        "print 7",
+        "list idles",
+        "thread 2",
+        "frame 3",
+    ];
+    commands.extend(set_up.map(str::to_owned));
+    commands.extend([format!("state {}", at("before")), format!("generate-core-file {}", at("core-before"))]);
+    commands.extend(["", "threads -v", "explain", "bogus", "goto waits 1"].map(|verb| format!("hangscope {verb}")));
+    commands.extend([format!("hangscope json {}", at("json")), format!("hangscope graph svg {}", at("svg"))]);
+    commands.extend([format!("state {}", at("after")), format!("generate-core-file {}", at("core-after"))]);
+    let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
+    let said = gdb(&["-p", &program.pid()], &commands);
+    let read = |name: &str| std::fs::read(at(name)).unwrap_or_else(|e| panic!("{name}: {e}\n{}", said.err));
+    let text = |name: &str| String::from_utf8_lossy(&read(name)).into_owned();
+    let (before, after) = (text("before"), text("after"));
+    assert!(before.contains("$mine = 42") && before.contains("takes"), "{before}");
+    let changed: Vec<_> = before.lines().zip(after.lines()).filter(|(b, a)| b != a).collect();
+    assert!(changed.is_empty() && before.len() == after.len(), "{changed:#?}");
+    assert!(read("core-before") == read("core-after"), "the process itself was changed");
+    assert!(text("json").contains("\"deadlock\"") && text("svg").starts_with("<svg "));
+}
+
+/// A server that gives neither files nor `/proc`: what gdb itself knows of the files' sections is all there is.
+#[test]
+fn a_server_that_gives_no_files() {
+    if !has("gdb") || !has("gdbserver") {
+        return;
+    }
+    let program = Program::start("stripped");
+    let report = directory().join("no-files.json");
+    let remote = format!("target remote | gdbserver --attach - {}", program.pid());
+    let file = format!("file {}", directory().join("stripped").display());
+    let json = format!("hangscope json {}", report.display());
+    let no_files = "set remote hostio-open-packet off";
+    let said = gdb(&[], &["set sysroot /", no_files, &file, &remote, &json, "detach"]);
+    assert!(report.exists(), "{}\n{}", said.out, said.err);
+    is_told(&report);
+}
+
+#[test]
+fn words_are_completed() {
+    if !has("gdb") {
+        return;
+    }
+    let program = Program::start("stuck");
+    let files = directory().join("st").display().to_string();
+    let asked =
+        ["", "graph ", "goto h", "goto waits ", "explain ", &format!("graph svg {files}"), &format!("json {files}")];
+    let commands: Vec<String> = asked.iter().map(|words| format!("complete hangscope {words}")).collect();
+    let said = gdb(&["-p", &program.pid()], &commands.iter().map(String::as_str).collect::<Vec<_>>());
+    let lines: Vec<&str> = said.out.lines().filter_map(|l| l.strip_prefix("hangscope ")).collect();
+    let pid = program.pid();
+    let (waits, svg, json) = (format!("goto waits {pid}"), format!("graph svg {files}"), format!("json {files}"));
+    let mut wanted =
+        vec!["explain", "goto", "graph", "json", "threads", "graph dot", "graph svg", "goto holds", &waits];
+    let drawn = ["ripped", "uck"].map(|rest| format!("{svg}{rest}"));
+    let written = ["ripped", "uck"].map(|rest| format!("{json}{rest}"));
+    wanted.extend(drawn.iter().chain(&written).map(String::as_str));
+    let missing: Vec<_> = wanted.iter().filter(|w| !lines.contains(w)).collect();
+    assert!(missing.is_empty() && !lines.contains(&"explain "), "{missing:?} in {lines:#?}\n{}", said.err);
+}
+
 #[test]
 fn goto_walks_round_the_cycle() {
     if !has("gdb") {
