@@ -65,6 +65,12 @@ pub struct Image {
 }
 
 impl Module {
+    /// Whether the same part of the same file lies at the same place: a name may meanwhile be another file's.
+    fn is_of_file(&self, other: &Module) -> bool {
+        let file = |m: &Module| (m.start, m.first.offset, m.first.device, m.first.inode);
+        file(self) == file(other) && self.path == other.path
+    }
+
     /// The last part of the path: `libc.so.6`.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -104,7 +110,8 @@ impl Module {
     fn open(&self) -> Result<Image, String> {
         let bytes = self.files.open(&self.first).map_err(|e| e.to_string())?;
         let elf = ElfFile::parse(bytes).map_err(|e| format!("{}: {e}", self.path.display()))?;
-        let bias = bias_of(&elf, &self.first).ok_or_else(|| format!("{}: no loadable segment", self.path.display()))?;
+        let bias = bias_of(&elf, &self.first)
+            .ok_or_else(|| format!("{}: no segment is mapped as it is", self.path.display()))?;
         Ok(Image { elf: self.with_debug_files(elf), bias })
     }
 
@@ -152,14 +159,10 @@ impl DebugFiles for Beside {
 
 /// The load bias of a file from one of its mappings: the mapping's address less the address the file gives that offset.
 fn bias_of(elf: &ElfFile, mapping: &Mapping) -> Option<LoadBias> {
-    let segment = elf
-        .segments()
-        .iter()
-        .find(|s| {
-            let from = s.offset & !(PAGE - 1);
-            from <= mapping.offset && mapping.offset < s.offset.saturating_add(s.file_size.max(1))
-        })
-        .or(elf.segments().first())?;
+    let segment = elf.segments().iter().find(|s| {
+        let from = s.offset & !(PAGE - 1);
+        from <= mapping.offset && mapping.offset < s.offset.saturating_add(s.file_size.max(1))
+    })?;
     let vaddr_of_mapping =
         (segment.vaddr.0 & !(PAGE - 1)).wrapping_add(mapping.offset.wrapping_sub(segment.offset & !(PAGE - 1)));
     Some(LoadBias(mapping.start.0.wrapping_sub(vaddr_of_mapping)))
@@ -201,7 +204,7 @@ impl Snapshot {
         if let Some(new) = mappings.filter(|m| *m != self.mappings) {
             let mut modules = modules_of(&new, &self.files);
             for m in &mut modules {
-                if let Some(old) = self.modules.iter_mut().find(|o| o.start == m.start && o.path == m.path) {
+                if let Some(old) = self.modules.iter_mut().find(|o| o.is_of_file(m)) {
                     std::mem::swap(&mut m.image, &mut old.image);
                 }
             }
@@ -396,5 +399,60 @@ impl Memory for WithImages<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtimes::tests::MadeUp;
+    use std::fs::File;
+
+    /// Every file is this program.
+    struct Ourselves;
+
+    impl Files for Ourselves {
+        fn open(&self, _: &Mapping) -> Result<FileBytes, TargetError> {
+            Ok(FileBytes::map(&File::open("/proc/self/exe").unwrap()).unwrap())
+        }
+
+        fn open_path(&self, path: &Path) -> Result<FileBytes, TargetError> {
+            Err(TargetError::File { path: path.display().to_string(), cause: "made up".to_owned() })
+        }
+    }
+
+    fn mapping(offset: u64, inode: u64) -> Mapping {
+        Mapping {
+            start: Addr(0x5555_0000_0000),
+            end: Addr(0x5555_0000_1000),
+            offset,
+            permissions: crate::target::Permissions { read: true, execute: true, ..Default::default() },
+            device: (8, 1),
+            inode,
+            path: Some(PathBuf::from("/usr/bin/program")),
+            deleted: false,
+        }
+    }
+
+    #[test]
+    fn where_a_file_was_loaded_only_a_mapping_of_a_segment_tells() {
+        let elf = ElfFile::parse(Ourselves.open(&mapping(0, 1)).unwrap()).unwrap();
+        let first = elf.segments()[0].clone();
+        assert_eq!(bias_of(&elf, &mapping(first.offset, 1)), Some(LoadBias(0x5555_0000_0000 - first.vaddr.0)));
+        assert_eq!(bias_of(&elf, &mapping(1 << 40, 1)), None);
+    }
+
+    #[test]
+    fn a_file_that_took_the_place_of_another_is_opened_anew() {
+        let mut snapshot = MadeUp::new().snapshot;
+        snapshot.files = Arc::new(Ourselves);
+        let kept = |snapshot: &Snapshot| snapshot.modules[0].image.get().is_some();
+        snapshot.freeze(Vec::new(), Some(vec![mapping(0, 1)]));
+        snapshot.modules[0].image().unwrap();
+        let more = Mapping { end: Addr(0x5555_0000_2000), ..mapping(0, 1) };
+        snapshot.freeze(Vec::new(), Some(vec![more]));
+        assert!(kept(&snapshot), "a longer mapping of the same file");
+        snapshot.freeze(Vec::new(), Some(vec![mapping(0, 2)]));
+        assert!(!kept(&snapshot));
     }
 }

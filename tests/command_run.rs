@@ -1,5 +1,7 @@
 //! `hangscope run`: CMD's output, exit status and signals are its own; its whole tree is diagnosed, then ended.
 
+mod support;
+
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 use std::fs;
@@ -8,6 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use support::running::settled;
 
 const HANGSCOPE: &str = env!("CARGO_BIN_EXE_hangscope");
 
@@ -162,7 +165,7 @@ fn a_hung_command_is_named_on_request() {
     let file_name = file.to_str().unwrap();
     let mut child = start(&["--json", "-o", file_name, "--", HANGSCOPE, "demo-child", "self-relock"]);
     let pid = first_line(&mut child).strip_prefix("started ").expect("the demo starts").to_string();
-    std::thread::sleep(Duration::from_millis(200));
+    settled(pid.parse().expect("a pid")).unwrap();
     send(&child, Signal::SIGQUIT);
     let out = finish(child);
     assert_eq!(out.status.code(), Some(124), "{out:?}");

@@ -205,8 +205,11 @@ fn a_spinning_program_is_held_and_spins_on() {
     assert_eq!(t.state, Some('R'));
     settles(p.pid(), "R");
     let before = live.progress();
-    std::thread::sleep(Duration::from_millis(200));
-    assert_ne!(before[0].2, live.progress()[0].2);
+    let until = Instant::now() + Duration::from_secs(10);
+    while before[0].2 == live.progress()[0].2 {
+        assert!(Instant::now() < until, "it spins no more: {:?}", states(p.pid()));
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
@@ -741,7 +744,7 @@ fn a_32_bit_process_is_refused() {
         println!("skipped: needs a kernel that runs 32-bit programs");
         return;
     };
-    std::thread::sleep(Duration::from_millis(50));
+    // it has become the program: `spawn` returns after exec
     let refused = Live::open(Pid(child.id().cast_signed())).err();
     child.kill().unwrap();
     child.wait().unwrap();
