@@ -128,6 +128,14 @@ impl fmt::Display for HostTid {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PthreadT(pub u64);
 
+impl PthreadT {
+    /// Where glibc's `struct pthread` keeps its own address (`header.self`), in bytes, x86-64.
+    /// Source: glibc `nptl/descr.h`, `sysdeps/x86_64/nptl/tls.h`; the same in 2.17 to 2.43.
+    pub const SELF: u64 = 0x10;
+    /// Where it keeps the thread's id (`tid`), which the kernel sets to 0 when the thread ends; likewise.
+    pub const TID: u64 = 0x2d0;
+}
+
 impl fmt::Display for PthreadT {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}", self.0)

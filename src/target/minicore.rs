@@ -5,7 +5,7 @@
 //! dump. Debuggers open it; `core` reads it back.
 
 use super::core::own;
-use super::{Mapping, PF_FORKNOEXEC, Process, ThreadState};
+use super::{AT_PHDR, Mapping, PF_FORKNOEXEC, Process, ThreadState};
 use crate::arch::x86_64::{PRSTATUS_HEADER, USER_REGS};
 use crate::memory::{Kept, Memory, MemoryExt};
 use crate::units::{Addr, PAGE};
@@ -302,7 +302,6 @@ fn files(mappings: &[Mapping]) -> Vec<u8> {
     desc
 }
 
-const AT_PHDR: u64 = 3;
 const AT_PHNUM: u64 = 5;
 const AT_BASE: u64 = 7;
 const AT_SYSINFO_EHDR: u64 = 33;

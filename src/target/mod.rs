@@ -61,11 +61,22 @@ pub struct Parent {
 /// `PF_FORKNOEXEC` of a task's flags: forked, and no exec since. In `/proc/PID/stat` and in a core's `NT_PRPSINFO`.
 pub const PF_FORKNOEXEC: u64 = 0x40;
 
+/// Entry of the auxiliary vector: where the program's headers lie. Source: Linux `include/uapi/linux/auxvec.h`.
+pub(crate) const AT_PHDR: u64 = 3;
+/// Likewise: where the program begins.
+pub(crate) const AT_ENTRY: u64 = 9;
+
 impl Process {
     /// The value of one auxiliary vector entry (`AT_PHDR` 3, `AT_BASE` 7, `AT_ENTRY` 9, `AT_SYSINFO_EHDR` 33).
     #[must_use]
     pub fn auxv(&self, kind: u64) -> Option<u64> {
         self.auxv.iter().find(|(k, _)| *k == kind).map(|(_, v)| *v)
+    }
+
+    /// Where the program itself (not its loader) begins.
+    #[must_use]
+    pub fn entry(&self) -> Option<Addr> {
+        self.auxv(AT_ENTRY).map(Addr)
     }
 }
 

@@ -55,7 +55,7 @@ pub(super) fn find_all(snapshot: &Snapshot, memory: &dyn Memory) -> Vec<Found> {
 
 /// Modules that may hold an interpreter.
 fn candidates(snapshot: &Snapshot) -> impl Iterator<Item = &Module> {
-    let entry = snapshot.process.auxv(9).map(Addr);
+    let entry = snapshot.process.entry();
     let program = move |m: &&Module| match (&snapshot.process.exe, entry) {
         (_, Some(entry)) if m.start <= entry && entry < m.end => true,
         (Some(exe), _) => m.path == *exe,

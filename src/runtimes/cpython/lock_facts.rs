@@ -271,7 +271,10 @@ impl Telling<'_> {
 
     /// A hold that the lock itself records.
     fn recorded(&self, lock: &Lock, id: ResourceId, ident: u64, blocks: &[&Witnessed]) -> Option<Hold> {
-        let Some(index) = self.scene.places.by_ident(ident) else { return self.left_behind(lock, id, ident) };
+        let index = match self.scene.places.owner(self.objects, self.view.snapshot, ident)? {
+            Ok(index) => index,
+            Err(gone) => return Some(self.left_behind(lock, id, ident, gone)),
+        };
         let block = blocks.iter().find(|w| w.thread == index);
         if lock.lendable && (self.is_copied() || (block.is_none() && self.scene.lent.contains(&lock.addr))) {
             return None;
@@ -307,17 +310,11 @@ impl Telling<'_> {
             && !stacks.any(|s| s.frames.iter().any(|f| f.is("process.py", "_bootstrap")))
     }
 
-    /// A hold by a thread that is not in this process. A fork copies the thread's descriptor, which still tells its id.
-    fn left_behind(&self, lock: &Lock, id: ResourceId, ident: u64) -> Option<Hold> {
-        let o = self.objects;
-        // `struct pthread`: header.self at 0x10, tid at 0x2d0 (glibc on x86-64, 2.17 to 2.43)
-        let is_descriptor = o.word(Addr(ident), 0x10).is_ok_and(|this| this == ident);
-        let tid = if is_descriptor { o.int32(Addr(ident), 0x2d0).ok().filter(|t| *t > 0) } else { None };
-        let known = tid.is_some_and(|t| self.view.snapshot.thread_by_tid(Tid(t)).is_some());
-        let tid = tid.filter(|_| !known);
-        let who = tid.map_or("a thread".to_owned(), |t| format!("thread {t}"));
-        Some(Hold {
-            holder: Holder::Gone(self.view.process, Tid(tid.unwrap_or(0))),
+    /// A hold by a thread that is not in this process; its id is 0 where nothing tells it.
+    fn left_behind(&self, lock: &Lock, id: ResourceId, ident: u64, tid: Tid) -> Hold {
+        let who = if tid.0 == 0 { "a thread".to_owned() } else { format!("thread {tid}") };
+        Hold {
+            holder: Holder::Gone(self.view.process, tid),
             of: id,
             mode: Mode::Exclusive,
             certainty: Certainty::Recorded,
@@ -327,7 +324,7 @@ impl Telling<'_> {
                 "the owner field of the {} at {} is {ident:#x}, the ident of {who} that is not in this process",
                 lock.type_name, lock.addr
             ))],
-        })
+        }
     }
 
     /// Who held an owner-less lock that the only thread of a forked process waits for: a thread of the parent, since nobody

@@ -6,8 +6,9 @@ use super::frames::PyFrame;
 use super::objects::{Objects, words_of};
 use super::threads::PyThread;
 use crate::memory::MemoryExt;
+use crate::snapshot::Snapshot;
 use crate::target::ThreadState;
-use crate::units::Addr;
+use crate::units::{Addr, PthreadT, Tid};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
@@ -29,9 +30,6 @@ pub(super) struct Places<'a> {
     pub lost: Vec<usize>,
     by_pthread: HashMap<u64, usize>,
 }
-
-/// Offset of `tid` in glibc's `struct pthread` on x86-64 (2.17 to 2.43), for threads whose registers are not known.
-const PTHREAD_TID: u64 = 0x2d0;
 
 impl<'a> Places<'a> {
     /// Finds the thread of each thread state: by `pthread_t`, which survives a fork, then by the kernel's id.
@@ -56,7 +54,7 @@ impl<'a> Places<'a> {
                 let kernel = || {
                     let tid = match thread.native {
                         Some(tid) => tid,
-                        None => u64::try_from(objects.int32(Addr(thread.pthread), PTHREAD_TID).ok()?).ok()?,
+                        None => u64::try_from(objects.int32(Addr(thread.pthread), PthreadT::TID).ok()?).ok()?,
                     };
                     by_tid.get(&tid).copied()
                 };
@@ -85,6 +83,30 @@ impl<'a> Places<'a> {
     /// The thread whose `threading.get_ident()` is this.
     pub(super) fn by_ident(&self, ident: u64) -> Option<usize> {
         self.by_pthread.get(&ident).copied()
+    }
+
+    /// The thread whose ident a lock keeps as its owner's; else the id of the one that is not in this process, 0 where it
+    /// ended. A fork copies the threads' descriptors, which still tell their ids. `None` where it may be either.
+    pub(super) fn owner(&self, objects: &Objects<'_>, snapshot: &Snapshot, ident: u64) -> Option<Result<usize, Tid>> {
+        if let Some(index) = self.by_ident(ident) {
+            return Some(Ok(index));
+        }
+        let told = match objects.word(Addr(ident), PthreadT::SELF) {
+            Ok(this) if this == ident => objects.int32(Addr(ident), PthreadT::TID).ok()?,
+            Err(_) if snapshot.mapping_at(Addr(ident)).is_some() => return None,
+            _ => 0,
+        };
+        let pthread = |t: &ThreadState| t.registers.as_ref().and_then(|r| r.tls_base);
+        if told > 0 {
+            return Some(match snapshot.thread_by_tid(Tid(told)) {
+                Some(index) if snapshot.threads.get(index).and_then(pthread).is_none() => Ok(index),
+                // another thread that has the id by now
+                Some(_) => Err(Tid(0)),
+                None => Err(Tid(told)),
+            });
+        }
+        // a thread whose `pthread_t` is not known may be it
+        snapshot.threads.iter().all(|t| pthread(t).is_some()).then_some(Err(Tid(0)))
     }
 
     /// The Python frames of each thread that has any, shims left out, newest first.
@@ -239,5 +261,34 @@ mod tests {
         let places = Places::find(&Objects::new(&made.memory, &o), &census, &made.snapshot.threads);
         let told: Vec<_> = places.placed.iter().map(|p| (p.thread.addr.0, p.index, p.runs)).collect();
         assert_eq!(told, [(0xa000, 0, true), (0xb000, 0, false)]);
+    }
+
+    #[test]
+    fn an_owner_is_gone_only_where_no_thread_can_be_it() {
+        let o = Offsets::choose((15, None), false, None).unwrap();
+        let mut made = MadeUp::new();
+        made.thread(100, None);
+        made.thread(101, None);
+        let none = census(&[]);
+        let owner = |made: &MadeUp, ident: u64| {
+            let objects = Objects::new(&made.memory, &o);
+            Places::find(&objects, &none, &made.snapshot.threads).owner(&objects, &made.snapshot, ident)
+        };
+        let (other, foreign) = (pthread_of(1).0, 0x7f55_0000_0000_u64);
+        assert_eq!(owner(&made, other), Some(Ok(1)));
+        assert_eq!(owner(&made, foreign), Some(Err(Tid(0))), "its memory is gone with it");
+        made.map(foreign, 0x1000);
+        assert_eq!(owner(&made, foreign), None, "its memory cannot be read");
+        made.memory.put(Addr(foreign), &[0; 0x400]);
+        made.memory.put_u64(Addr(foreign + PthreadT::SELF), foreign).put_u32(Addr(foreign + PthreadT::TID), 77);
+        assert_eq!(owner(&made, foreign), Some(Err(Tid(77))), "left behind at a fork");
+        made.memory.put_u32(Addr(foreign + PthreadT::TID), 101);
+        assert_eq!(owner(&made, foreign), Some(Err(Tid(0))), "its number is another thread's");
+        made.memory.put_u32(Addr(foreign + PthreadT::TID), 0);
+        assert_eq!(owner(&made, foreign), Some(Err(Tid(0))), "it has ended");
+        // a thread in the kernel's deep sleep has no registers
+        made.snapshot.threads[1].registers = None;
+        assert_eq!(owner(&made, other), Some(Ok(1)));
+        assert_eq!(owner(&made, foreign), None);
     }
 }

@@ -8,7 +8,7 @@ use super::place::{Framed, PyStack};
 use crate::facts::ResourceKind;
 use crate::memory::MemoryExt;
 use crate::target::ThreadState;
-use crate::units::Addr;
+use crate::units::{Addr, PthreadT};
 
 /// What a thread waits for.
 #[derive(Clone, Debug)]
@@ -167,8 +167,8 @@ fn exit_of(objects: &Objects<'_>, byte: Addr) -> Option<u64> {
     let (exiting, ident) = objects.o.locks.handle?;
     let handle = Addr(byte.0.checked_sub(exiting)?);
     let ident = objects.word(handle, ident).ok().filter(|i| *i != 0)?;
-    // a `pthread_t` points at itself (glibc `struct pthread.header.self`)
-    (objects.word(Addr(ident), 0x10).ok()? == ident).then_some(ident)
+    // a `pthread_t` points at itself
+    (objects.word(Addr(ident), PthreadT::SELF).ok()? == ident).then_some(ident)
 }
 
 /// A lock object on the value stack or among the locals of the newest frames that sleeps so. Left-overs on the stack do no

@@ -210,9 +210,7 @@ const MAX_SEARCHED: usize = 64 << 20;
 
 /// The program itself: the module its entry point lies in.
 fn program(snapshot: &Snapshot) -> Option<&Module> {
-    const AT_ENTRY: u64 = 9;
-    let entry = snapshot.process.auxv(AT_ENTRY).map(Addr);
-    entry.and_then(|at| snapshot.module_at(at)).map(|(_, m)| m).or(snapshot.modules.first())
+    snapshot.process.entry().and_then(|at| snapshot.module_at(at)).map(|(_, m)| m).or(snapshot.modules.first())
 }
 
 /// Whether a program without a libc beside it carries glibc in itself.

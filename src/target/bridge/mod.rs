@@ -14,7 +14,7 @@ use super::core::identity::inner_tids;
 use super::core::{CoreFile, CoreOptions};
 use super::live::proc;
 use super::live::{Live, split_command};
-use super::{Files, Mapping, PF_FORKNOEXEC, Process, Target, TargetError, ThreadState};
+use super::{AT_ENTRY, Files, Mapping, PF_FORKNOEXEC, Process, Target, TargetError, ThreadState};
 use crate::arch::{Arch, ThreadRegisters, x86_64};
 use crate::memory::{FileBytes, Memory, ReadError};
 use crate::units::{Addr, HostTid, PAGE, Pid, Tid};
@@ -444,8 +444,8 @@ fn process(line: &Arc<Line>, told: &Told, beside: &Beside, mappings: &[Mapping])
         Some(auxv) => auxv,
         None => line.ask("auxv", MAX_SHORT).ok().and_then(|words| told::auxv(&words).ok()).unwrap_or_default(),
     };
-    // the program is the file that the entry point (AT_ENTRY) lies in
-    let entry = auxv.iter().find(|(kind, _)| *kind == 9).map(|(_, at)| Addr(*at));
+    // the program is the file that the entry point lies in
+    let entry = auxv.iter().find(|(kind, _)| *kind == AT_ENTRY).map(|(_, at)| Addr(*at));
     let program = entry.and_then(|at| mappings.iter().find(|m| m.contains(at) && m.is_file())?.path.clone());
     let exe = program.or_else(|| told.exe.clone());
     let command = proc("cmdline").map(|bytes| split_command(&bytes)).filter(|c| !c.is_empty());

@@ -1,9 +1,8 @@
 //! The thread pointer of threads whose debugger does not tell `fs_base` (lldb): found by what glibc keeps there.
 
 use crate::memory::{Memory, MemoryExt};
-use crate::target::core::identity::{PTHREAD_SELF, PTHREAD_TID};
 use crate::target::{Mapping, ThreadState};
-use crate::units::Addr;
+use crate::units::{Addr, PthreadT};
 use std::collections::HashMap;
 
 /// Bytes of one anonymous mapping searched at most, from its top; of all of them together; and of one stack.
@@ -67,8 +66,8 @@ fn search(at: Addr, len: usize, memory: &dyn Memory, threads: &mut [ThreadState]
         if words.get(..8).is_none_or(|w| w != here.0.to_le_bytes()) {
             continue;
         }
-        let tid = memory.read_i32(here.offset(PTHREAD_TID));
-        if memory.read_addr(here.offset(PTHREAD_SELF)) == Ok(here)
+        let tid = memory.read_i32(here.offset(PthreadT::TID.cast_signed()));
+        if memory.read_addr(here.offset(PthreadT::SELF.cast_signed())) == Ok(here)
             && let Some(i) = tid.ok().and_then(|tid| wanted.remove(&tid))
             && let Some(registers) = threads.get_mut(i).and_then(|t| t.registers.as_mut())
         {

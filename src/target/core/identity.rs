@@ -4,18 +4,12 @@ use super::notes::Notes;
 use super::segments::Segments;
 use crate::arch::{Arch, ThreadRegisters, x86_64};
 use crate::memory::{Memory, MemoryExt};
-use crate::target::{Mapping, Process, ThreadState};
-use crate::units::{Addr, HostTid, Pid, Tid};
+use crate::target::{AT_ENTRY, AT_PHDR, Mapping, Process, ThreadState};
+use crate::units::{Addr, HostTid, Pid, PthreadT, Tid};
 use std::collections::{HashMap, HashSet};
 
-const AT_PHDR: u64 = 3;
-const AT_ENTRY: u64 = 9;
 const AT_EXECFN: u64 = 31;
 
-/// `struct pthread.header.self` and `struct pthread.tid` from the TLS base, x86-64.
-/// Source: glibc `nptl/descr.h`, `sysdeps/x86_64/nptl/tls.h`; the same in 2.17 to 2.43.
-pub(in crate::target) const PTHREAD_SELF: i64 = 0x10;
-pub(in crate::target) const PTHREAD_TID: i64 = 0x2d0;
 /// The largest pid Linux gives (`PID_MAX_LIMIT`).
 const PID_MAX: u32 = 1 << 22;
 
@@ -178,9 +172,9 @@ pub(in crate::target) fn inner_tids<'a>(
 /// The id glibc keeps for a thread, if its TLS base is a `struct pthread`.
 fn pthread_tid(registers: &ThreadRegisters, memory: &dyn Memory) -> Option<i32> {
     let base = Addr(registers.tls_base?);
-    if memory.read_addr(base.offset(PTHREAD_SELF)).ok()? != base {
+    if memory.read_addr(base.offset(PthreadT::SELF.cast_signed())).ok()? != base {
         return None;
     }
-    let tid = memory.read_u32(base.offset(PTHREAD_TID)).ok()?;
+    let tid = memory.read_u32(base.offset(PthreadT::TID.cast_signed())).ok()?;
     (1..PID_MAX).contains(&tid).then_some(tid)?.try_into().ok()
 }

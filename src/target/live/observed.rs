@@ -6,7 +6,7 @@ use super::stopped::{StopLimits, Stopped, mapping_at};
 use crate::arch::x86_64;
 use crate::arch::{Arch, RegisterFile, ThreadRegisters};
 use crate::target::{Mapping, Progress, TargetError, ThreadState};
-use crate::units::{Addr, HostTid, PAGE, Tid};
+use crate::units::{Addr, HostTid, PAGE, PthreadT, Tid};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Live {
@@ -141,8 +141,8 @@ fn registers_of(line: &SyscallLine) -> ThreadRegisters {
     ThreadRegisters { arch: Arch::X86_64, file, tls_base: None, syscall_register: number, raw: Vec::new() }
 }
 
-/// Finds every glibc `struct pthread` in `bytes`, which stood at `at`: it points at itself at +0 and +0x10 and holds its
-/// thread's id at +0x2d0 (2.17 to 2.43, x86-64).
+/// Finds every glibc `struct pthread` in `bytes`, which stood at `at`: it points at itself, twice, and holds its
+/// thread's id.
 fn find_pthreads(at: Addr, bytes: &[u8]) -> Vec<(Tid, Addr)> {
     let word = |from: usize| Some(u64::from_le_bytes(bytes.get(from..from.checked_add(8)?)?.try_into().ok()?));
     let small = |from: usize| Some(i32::from_le_bytes(bytes.get(from..from.checked_add(4)?)?.try_into().ok()?));
@@ -152,8 +152,8 @@ fn find_pthreads(at: Addr, bytes: &[u8]) -> Vec<(Tid, Addr)> {
         .step_by(64)
         .filter_map(|from| {
             let here = at.checked_add(from as u64)?;
-            let itself = word(from)? == here.0 && word(from + 0x10)? == here.0;
-            let tid = small(from + 0x2d0).filter(|tid| *tid > 0 && itself)?;
+            let itself = word(from)? == here.0 && word(from + PthreadT::SELF as usize)? == here.0;
+            let tid = small(from + PthreadT::TID as usize).filter(|tid| *tid > 0 && itself)?;
             Some((Tid(tid), here))
         })
         .collect()
