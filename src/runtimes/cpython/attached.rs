@@ -123,11 +123,23 @@ pub(super) struct Section {
     pub record: Addr,
 }
 
+/// A critical section of two objects that a thread has yet to enter: it has the first or neither, and its record names none
+/// before it has both. CPython `Python/critical_section.c`, `_PyCriticalSection2_BeginSlow`: the mutex at the lower address is
+/// taken first, and kept while the thread waits for the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Entering {
+    pub thread: usize,
+    pub record: Addr,
+    /// The mutex that it waits for.
+    pub wants: Addr,
+}
+
 /// Everything of one instant that only builds without the GIL have; `parked` tells of PyMutexes in other builds too.
 #[derive(Default)]
 pub(super) struct Attachments {
     pub stops: Vec<Stop>,
     pub sections: Vec<Section>,
+    pub entering: Vec<Entering>,
     /// By index into the snapshot's threads.
     pub parked: BTreeMap<usize, Parked>,
 }
@@ -150,6 +162,9 @@ impl Attachments {
         }
         for (index, state) in threads.iter().enumerate().filter(|(i, _)| !known(*i)) {
             if let Some(parked) = found.parked_on(objects, census, places, index, state) {
+                if let (Parked::Mutex(mutex, _), Some(o)) = (&parked, objects.o.attach) {
+                    found.entering.extend(entering(objects, &o, places, index, mutex.addr));
+                }
                 found.parked.insert(index, parked);
             }
         }
@@ -239,7 +254,7 @@ impl Attachments {
 /// `_Py_HAS_PARKED` of a `PyMutex` (CPython `Include/internal/pycore_lock.h`).
 const HAS_WAITERS: u8 = 2;
 /// `_Py_LOCKED`.
-const LOCKED: u8 = 1;
+pub(super) const LOCKED: u8 = 1;
 
 fn read_stop(
     objects: &Objects<'_>,
@@ -325,6 +340,21 @@ fn active_sections(
         out.clear();
     }
     out
+}
+
+/// The critical section of two objects that a thread waits to enter, if it waits for one of those.
+fn entering(
+    objects: &Objects<'_>,
+    o: &AttachOffsets,
+    places: &Places<'_>,
+    index: usize,
+    wants: Addr,
+) -> Option<Entering> {
+    let newest = |p: &Placed<'_>| objects.word(p.thread.addr, o.critical_section).unwrap_or(0);
+    let tagged = places.placed.iter().filter(|p| p.index == index).map(newest).find(|r| r & OF_TWO != 0)?;
+    let record = Addr(tagged & !3);
+    let unset = |field| objects.addr(record, field).is_ok_and(Addr::is_null);
+    (unset(o.mutexes.0) && unset(o.mutexes.1)).then_some(Entering { thread: index, record, wants })
 }
 
 /// The object whose critical section a thread waits for: its newest record has no mutex yet, and the byte it is parked for is
@@ -457,6 +487,18 @@ mod tests {
             assert_eq!(holders, if holds { &[0][..] } else { &[] }, "state {state}, tag {tag}");
             let Some(Parked::Mutex(mutex, _)) = found.parked.get(&1) else { panic!("it waits") };
             assert_eq!(mutex.object, Some((Addr(OBJECT), "list".to_owned())));
+        }
+    }
+
+    #[test]
+    fn who_enters_two_sections_has_a_record_that_names_neither() {
+        let record = sp_of(0).0 + 0x200;
+        for (tag, first, enters) in [(3, 0, true), (2, 0, true), (1, 0, false), (3, OBJECT + 10, false)] {
+            let (mut made, census) = process(&[(0, OBJECT + 10)]);
+            object(&mut made);
+            made.memory.put_u64(Addr(state_of(0) + 176), record | tag).put_u64(Addr(record + 8), first);
+            let expected = Entering { thread: 0, record: Addr(record), wants: Addr(OBJECT + 10) };
+            assert_eq!(look(&made, &census).entering, if enters { vec![expected] } else { vec![] }, "tag {tag}");
         }
     }
 

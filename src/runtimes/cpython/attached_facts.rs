@@ -1,13 +1,24 @@
 //! Stops of the world and critical sections as facts.
 
-use super::attached::{Mutex, Parked, Stop};
+use super::attached::{Entering, LOCKED, Mutex, Parked, Stop};
 use super::facts::{Telling, frame_ix};
+use super::objects::words_of;
+use crate::arch::x86_64;
 use crate::facts::{
     Certainty, Evidence, Facts, Hold, Holder, Mode, Reentrancy, Resource, ResourceId, ResourceKind, Timeout, Wait,
     Wakers,
 };
+use crate::memory::MemoryExt;
 use crate::units::Addr;
+use crate::unwind::{Frame, Trust};
 use std::collections::BTreeSet;
+
+/// Frames between the sleep of a thread and the one that enters its critical section at most.
+const MAX_ENTERING_FRAMES: usize = 24;
+/// Frames of the functions that enter it for others.
+const MAX_CALLERS: usize = 3;
+/// Bytes of one frame of the interpreter's looked at.
+const MAX_FRAME: usize = 1024;
 
 impl Telling<'_> {
     /// Tells of threads that stop the world, wait until they may go on, or wait for a mutex of C code.
@@ -120,6 +131,43 @@ impl Telling<'_> {
         });
     }
 
+    /// The thread that took this mutex as the first of two whose critical section it is entering. The record names neither
+    /// yet; the frame that enters has the record and the second mutex in registers that calls leave alone, and keeps the first
+    /// in one or on its stack. Whoever called it has the object.
+    fn kept_while_entering(&self, mutex: Addr) -> Option<Entering> {
+        let object = Addr(mutex.0.checked_sub(self.o.attach?.ob_mutex)?);
+        let keeps = |e: &&Entering| {
+            let stack = self.view.stacks.get(e.thread);
+            let frames = stack.map_or(&[][..], |s| s.frames.as_slice());
+            let sure = frames.iter().take_while(|f| f.trust >= Trust::Cfi).count().min(MAX_ENTERING_FRAMES);
+            let frames = frames.get(..sure).unwrap_or_default();
+            let enters = |f: &Frame| {
+                let has = |at: Addr| f.registers.known().any(|(_, value)| value == at.0);
+                has(e.record) && has(e.wants) && self.keeps(f, mutex)
+            };
+            let at = frames.iter().position(enters);
+            let callers = at.and_then(|i| frames.get(i.saturating_add(1)..)).unwrap_or_default();
+            e.wants > mutex && callers.iter().take(MAX_CALLERS).any(|f| self.keeps(f, object))
+        };
+        let taken = self.objects.memory.read_u8(mutex).is_ok_and(|b| b & LOCKED != 0);
+        let mut found = self.scene.attachments.entering.iter().filter(keeps);
+        match (found.next(), found.next()) {
+            (Some(one), None) if taken => Some(*one),
+            _ => None,
+        }
+    }
+
+    /// Whether a frame has this address in a register or on its own part of the stack.
+    fn keeps(&self, frame: &Frame, at: Addr) -> bool {
+        let on_stack = || {
+            let from = frame.registers.read(x86_64::RSP)?;
+            let len = usize::try_from(frame.cfa?.0.checked_sub(from)?).ok().filter(|n| *n <= MAX_FRAME)?;
+            let bytes = self.objects.memory.read_vec(Addr(from), len).ok()?;
+            Some(words_of(&bytes).any(|word| word == at.0))
+        };
+        frame.registers.known().any(|(_, value)| value == at.0) || on_stack() == Some(true)
+    }
+
     fn tell_mutex(&self, mutex: &Mutex, facts: &mut Facts) {
         let id = self.at(mutex.addr);
         let name = match &mutex.object {
@@ -153,6 +201,23 @@ impl Telling<'_> {
             taken_at_managed: None,
             evidence: vec![Evidence::new(format!("its owner field is the ident of thread {}", self.tid(index)))],
         }));
+        if let Some(entering) = self.kept_while_entering(mutex.addr) {
+            facts.holds.push(Hold {
+                holder: Holder::Thread(self.thread(entering.thread)),
+                of: id,
+                mode: Mode::Exclusive,
+                certainty: Certainty::Witnessed,
+                taken_at: None,
+                taken_at_managed: None,
+                evidence: vec![Evidence::new(format!(
+                    "thread {} enters the critical section of two objects by the record at {}: it took this mutex first, as \
+                     the one at the lower address, and its frame keeps it while it waits for the other at {}",
+                    self.tid(entering.thread),
+                    entering.record,
+                    entering.wants
+                ))],
+            });
+        }
         let mut sections = self.scene.attachments.sections.iter().filter(|s| s.mutex == mutex.addr);
         // two at once: one of them has just let go
         let (Some(section), None) = (sections.next(), sections.next()) else { return };
