@@ -1,6 +1,7 @@
 //! Verdicts on made-up processes.
 
 mod interpreters;
+mod returnable;
 
 use super::made_up::Made;
 use super::{Behind, Kind, Verdict};
