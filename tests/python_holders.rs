@@ -10,7 +10,7 @@ use hangscope::diagnose::{self, Options};
 use hangscope::facts::{Certainty, Holder, ResourceKind};
 use hangscope::units::Pid;
 use nix::sys::signal::Signal;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -235,6 +235,8 @@ impl Row {
         counts.stops += 1;
         let threads = &diagnosis.snapshots[0].threads;
         let mut claims: BTreeMap<(usize, usize), String> = BTreeMap::new();
+        // what an ExitStack holds is never more than inferred
+        let mut stacked: BTreeSet<(usize, usize)> = BTreeSet::new();
         let place = format!("{} {}", self.place.name, self.modes.join(" "));
         if diagnosis.verdict.kind.is_stuck() {
             counts.wrong.push(format!("{place}: {}", diagnosis.verdict.headline));
@@ -260,7 +262,13 @@ impl Row {
             if hold.certainty == Certainty::Inferred {
                 counts.inferred += 1;
                 counts.inferred_wrong += u32::from(is_wrong);
+                if !is_wrong && notes.of(thread, lock) == noted::STACKED {
+                    stacked.insert((lock, thread));
+                }
                 continue;
+            }
+            if notes.of(thread, lock) == noted::STACKED && matches!(resource.kind, ResourceKind::PythonLock) {
+                counts.wrong.push(format!("{place}: {said}: whoever has the ExitStack may close it"));
             }
             if is_wrong {
                 let frames: Vec<String> = diagnosis
@@ -289,7 +297,8 @@ impl Row {
                 if note > noted::MOVING {
                     let tally = counts.by_note.entry(note).or_default();
                     tally.noted += 1;
-                    tally.found += u32::from(claims.contains_key(&(lock, thread)));
+                    let found = claims.contains_key(&(lock, thread)) || stacked.contains(&(lock, thread));
+                    tally.found += u32::from(found);
                 }
             }
         }

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import mmap
 import os
+import queue
 import random
 import signal
 import struct
@@ -23,6 +24,7 @@ FREE, MOVING, WITH, ACQUIRED, GENERATOR, STACKED = range(6)
 BYTES = 8 * (ALL + THREADS)
 
 notes = None
+closing = queue.SimpleQueue()
 
 
 class Oops(Exception):
@@ -58,7 +60,7 @@ class Worker(threading.Thread):
             self.waiting,
         ]
         if unlock:
-            self.ways += [self.unlocked_a_while] * 3
+            self.ways += [self.unlocked_a_while] * 3 + [self.lent, self.moved]
 
     # what is written down
 
@@ -329,6 +331,43 @@ class Worker(threading.Thread):
         self.free(i)
 
 
+    def lent(self, i, depth):
+        """An ExitStack that another thread closes, while its block is still entered."""
+        if self.counts[i] or i >= LOCKS:
+            return self.plain(i, depth)
+        with contextlib.ExitStack() as stack:
+            self.moving(i)
+            stack.enter_context(self.locks[i])
+            self.held(i, STACKED)
+            self.rest()
+            self.leaving(i)
+            closed = threading.Event()
+            closing.put((stack, closed))
+            closed.wait()
+            self.free(i)
+            self.rest()
+
+    def moved(self, i, depth):
+        """What one ExitStack holds is moved to another."""
+        with contextlib.ExitStack() as stack:
+            self.moving(i)
+            stack.enter_context(self.locks[i])
+            self.held(i, STACKED)
+            self.rest()
+            with stack.pop_all():
+                self.inside(depth)
+                self.leaving(i)
+            self.free(i)
+            self.rest()
+
+
+def close():
+    while True:
+        stack, closed = closing.get()
+        stack.close()
+        closed.set()
+
+
 def trace(frame, event, argument):
     return trace
 
@@ -347,6 +386,7 @@ def main():
     if "trace" in modes:
         threading.settrace(trace)
     workers = [Worker(n, seed * 100 + n, locks, "unlock" in modes) for n in range(THREADS)]
+    threading.Thread(target=close, daemon=True).start()
     for worker in workers:
         worker.start()
     while not all(struct.unpack_from("%dQ" % THREADS, notes, 8 * ALL)):
