@@ -82,6 +82,21 @@ fn gdb(words: &[&str], commands: &[&str]) -> Said {
     said
 }
 
+/// lldb 16 or later; Debian's own name carries the version.
+fn lldb() -> Option<&'static str> {
+    let works = |name: &&str| {
+        let mut ask = Command::new(name);
+        ask.args(["--no-lldbinit", "-b", "-o", "script print('can' + 'script')"]);
+        has_command(name) && ask.output().is_ok_and(|o| String::from_utf8_lossy(&o.stdout).contains("canscript"))
+    };
+    let found = ["lldb-21", "lldb-19", "lldb-18", "lldb-17", "lldb-16"].into_iter().find(works);
+    assert!(found.is_some() || !in_ci(), "needs lldb");
+    if found.is_none() {
+        println!("skipped: needs lldb 16 (apt install lldb-16 python3-lldb-16)");
+    }
+    found
+}
+
 /// The report `name` says two threads wait for each other.
 fn is_told(report: &PathBuf) {
     let text = std::fs::read_to_string(report).expect("a report");
@@ -193,6 +208,65 @@ fn words_are_completed() {
     wanted.extend(drawn.iter().chain(&written).map(String::as_str));
     let missing: Vec<_> = wanted.iter().filter(|w| !lines.contains(w)).collect();
     assert!(missing.is_empty() && !lines.contains(&"explain "), "{missing:?} in {lines:#?}\n{}", said.err);
+}
+
+/// The same in lldb: what it tells of a session, before and after; then what `goto` selects, and its errors.
+#[test]
+fn a_session_in_lldb_is_left_as_it_was() {
+    let Some(lldb) = lldb() else { return };
+    let program = Program::start("stuck");
+    let dir = Scratch::new("debuggers-lldb");
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let plugin = at("hangscope_lldb.py");
+    assert!(hangscope().args(["plugin", "lldb", "-o", &plugin]).status().is_ok_and(|s| s.success()));
+    let commands = [
+        "settings set plugin.process.gdb-remote.packet-timeout 60".to_owned(),
+        format!("process attach -p {}", program.pid()),
+        format!("command script import {}", home().join("tests/debuggers/state_lldb.py").display()),
+        format!("command script import {plugin}"),
+        "breakpoint set -n tick".to_owned(),
+        "target stop-hook add -o version".to_owned(),
+        "thread select 2".to_owned(),
+        "frame select 4".to_owned(),
+        format!("state {}", at("warm-up")),
+        format!("state {}", at("before")),
+        "hangscope".to_owned(),
+        "hangscope threads -v".to_owned(),
+        "hangscope bogus".to_owned(),
+        "hangscope 'open".to_owned(),
+        format!("hangscope json {}", at("json")),
+        format!("state {}", at("after")),
+        "hangscope goto holds".to_owned(),
+        "thread info".to_owned(),
+        "detach".to_owned(),
+        "hangscope".to_owned(),
+        "script hangscope_lldb.BINARY = '/bin/true'".to_owned(),
+        "hangscope".to_owned(),
+        "quit".to_owned(),
+    ];
+    // by its input: with -o an error would be the end
+    let typed = at("typed");
+    std::fs::write(&typed, commands.join("\n") + "\n").expect("written");
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec \"$0\" --no-lldbinit <\"$1\"", lldb, &typed]);
+    let said = run(command, Duration::from_secs(120)).expect("lldb ends");
+    let all = format!("{}\n{}", said.out, said.err);
+    assert!(!all.contains("Traceback"), "{all}");
+    let text = |name: &str| std::fs::read_to_string(at(name)).unwrap_or_else(|e| panic!("{name}: {e}\n{all}"));
+    let (before, after) = (text("before"), text("after"));
+    assert!(before.contains("frame #4") && before.contains("tick"), "{before}");
+    let changed: Vec<_> = before.lines().zip(after.lines()).filter(|(b, a)| b != a).collect();
+    assert!(changed.is_empty() && before.len() == after.len(), "{changed:#?}");
+    is_told(&PathBuf::from(at("json")));
+    for part in [
+        "hangscope: unrecognized subcommand 'bogus'; `help hangscope`",
+        "hangscope: No closing quotation",
+        "hangscope: '/bin/true' died, or is no hangscope of this version",
+        "hangscope: the debugger has no process",
+        "takes(",
+    ] {
+        assert!(all.contains(part), "{part}: {all}");
+    }
 }
 
 #[test]

@@ -6,7 +6,6 @@ echo = """: hangscope needs a gdb with Python (not gdb-minimal); or give `hangsc
 import glob
 import os
 import re
-import tempfile
 from subprocess import PIPE, Popen
 
 import gdb
@@ -135,7 +134,7 @@ def converse(arguments):
     environment = dict(os.environ, COLUMNS=str(gdb.parameter("width") or 80))
     color = "always" if gdb.parameter("style enabled") and os.isatty(1) else "never"
     command = [binary, "bridge", "--color", color] + [os.path.expanduser(a) for a in arguments]
-    errors, place, ended = tempfile.TemporaryFile(), selected(), False
+    errors, place, ended = open(os.memfd_create("hangscope"), "w+b"), selected(), False
     try:
         child = Popen(command, env=environment, stdin=PIPE, stdout=PIPE, stderr=errors)
     except OSError as error:

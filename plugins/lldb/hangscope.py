@@ -6,7 +6,6 @@ It decides nothing: it starts `hangscope bridge` and answers what that asks. See
 import os
 import shlex
 import sys
-import tempfile
 from subprocess import PIPE, Popen
 
 import lldb
@@ -52,7 +51,7 @@ class Answers:
             return ["running"]
         if state not in (lldb.eStateStopped, lldb.eStateCrashed, lldb.eStateSuspended) or not self.all:
             return ["none"]
-        kind = "core" if self.held.GetPluginName().endswith("core") else "live"
+        kind = "core" if self.held.GetPluginName().endswith(("core", "minidump")) else "live"
         if kind == "core" and hasattr(self.held, "GetCoreFile"):
             core = self.held.GetCoreFile().fullpath
         elif kind == "core":
@@ -78,7 +77,16 @@ class Answers:
                 rights = "".join(c if has else "-" for has, c in rights) + "p"
                 at = region.GetRegionBase(), region.GetRegionEnd()
                 words.append("%x-%x:%s:-:%s" % (at + (rights, hexed(region.GetName()))))
-        return words
+        # a server or a minidump may tell no files
+        return words if any(not w.endswith("-") for w in words) else words + list(self.sections())
+
+    def sections(self):
+        for module in self.target.module_iter():
+            for part in [part for whole in module.section_iter() for part in list(whole) or [whole]]:
+                at, size = part.GetLoadAddress(self.target), part.GetByteSize()
+                if at != lldb.LLDB_INVALID_ADDRESS:
+                    name = part.GetName() or "section"
+                    yield "%x-%x:%s:-:%s" % (at, at + size, name, hexed(module.GetFileSpec().fullpath))
 
     def auxv(self):
         raise ValueError("lldb does not tell the auxiliary vector")
@@ -133,7 +141,7 @@ def hangscope(debugger, command, _context, result, _internal):
     It only looks. For scripts: lldb.hangscope_verdict, ._headline, ._cycle_tids and ._exit_code."""
     color = "always" if debugger.GetUseColor() and os.isatty(1) else "never"
     binary = os.path.expanduser(BINARY)
-    errors, ended, answers = tempfile.TemporaryFile(), False, Answers(debugger, result)
+    errors, ended, answers = open(os.memfd_create("hangscope"), "w+b"), False, Answers(debugger, result)
     environment = dict(os.environ, COLUMNS=str(debugger.GetTerminalWidth() or 80))
     try:
         words = [binary, "bridge", "--color", color] + [os.path.expanduser(a) for a in shlex.split(command)]

@@ -203,7 +203,11 @@ pub(super) fn maps(words: &[String]) -> Result<(Vec<Mapping>, bool), Broken> {
     }
     if !sections.is_empty() {
         (complete, without_offset) = (false, true);
-        out.extend(sections::mappings(sections));
+        let files = sections::mappings(sections);
+        // what is listed without a file's name beside them
+        let first_behind = |at: Addr| files.get(files.partition_point(|f| f.end <= at));
+        out.retain(|m| first_behind(m.start).is_none_or(|f| f.start >= m.end));
+        out.extend(files);
     }
     out.sort_by_key(|m| (m.start, m.end));
     let mut last = Addr::NULL;
@@ -272,6 +276,15 @@ mod tests {
         assert!(auxv(&words("3=zz")).is_err());
         assert!(process(&words("live x86_64")).is_err());
         assert!(matches!(process(&words("live aarch64 1 - - - -")), Ok(Before::Other(_))));
+    }
+
+    #[test]
+    fn sections_stand_for_the_files_that_regions_do_not_name() {
+        let regions = "1000-2000:r-xp:-:- 2000-3000:rw-p:-:- 7000-9000:rw-p:-:-";
+        let (told, complete) =
+            maps(&words(&format!("{regions} 1200-1900:.text:-:2f61 2000-2010:.data:-:2f61"))).unwrap();
+        let named: Vec<_> = told.iter().map(|m| (m.start.0, m.offset, m.is_file())).collect();
+        assert_eq!((named, complete), (vec![(0x1000, 0, true), (0x2000, 0x1000, true), (0x7000, 0, false)], false));
     }
 
     #[test]

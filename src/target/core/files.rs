@@ -245,7 +245,12 @@ impl CoreFiles {
                     self.trouble().unverified.insert(path.to_owned());
                     return Ok(bytes);
                 }
-                Match::Unknown => {}
+                Match::Unknown if mapping.deleted => {}
+                Match::Unknown => {
+                    refusal.get_or_insert(
+                        "nothing in memory shows that the file here is the same; give --sysroot".to_owned(),
+                    );
+                }
                 Match::Other(why) => {
                     refusal.get_or_insert(format!("{why}; give --sysroot or --debug-dir"));
                 }
