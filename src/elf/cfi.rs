@@ -2,9 +2,8 @@
 //!
 //! Rules are copied out of gimli's types, so that the unwinder may keep them by pc.
 
-use super::headers::{u32_at, u64_at};
 use crate::arch::{REGISTERS, Reg};
-use crate::memory::FileBytes;
+use crate::memory::{FileBytes, u32_at, u64_at};
 use crate::units::Vaddr;
 use gimli::{
     BaseAddresses, CieOrFde, DebugFrame, EhFrame, EndianSlice, LittleEndian, RegisterRule, UnwindContext,

@@ -1,11 +1,11 @@
 //! Files that hold what was stripped from another: the separate debug file, its dwz supplement, and the small symbol table
 //! some distributions embed (`.gnu_debugdata`).
 
-use super::headers::{self, Headers, string_at, u32_at};
+use super::headers::{self, Headers, string_at};
 use super::section::decompress_mini;
 use super::symbols::Table;
 use super::tables_by_sections;
-use crate::memory::FileBytes;
+use crate::memory::{FileBytes, u32_at};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};

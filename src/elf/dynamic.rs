@@ -2,10 +2,10 @@
 //! that are gone, cores without their binaries.
 
 use super::cfi::EhFrameHdr;
-use super::headers::{EHDR, Headers, PHDR, parse_file_header, u32_at, u64_at};
+use super::headers::{EHDR, Headers, PHDR, parse_file_header};
 use super::symbols::{SYM, Table, count_by_gnu_hash};
 use super::{ElfError, ElfFile, Extent};
-use crate::memory::{FileBytes, Memory};
+use crate::memory::{FileBytes, Memory, u32_at, u64_at};
 use crate::units::{Addr, PAGE, Vaddr};
 use std::sync::Arc;
 

@@ -1,23 +1,9 @@
 //! The ELF headers: program headers, section headers, notes. Reads only bytes and trusts none of them.
 
 use super::{ElfError, Segment};
+use crate::memory::{u16_at, u32_at, u64_at};
 use crate::units::Vaddr;
 use std::ops::Range;
-
-/// A little-endian 16-bit word at `at`.
-pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
-}
-
-/// A little-endian 32-bit word at `at`.
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
-}
-
-/// A little-endian 64-bit word at `at`.
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
-}
 
 /// A NUL-terminated string at `at`, without the NUL.
 pub(super) fn string_at(bytes: &[u8], at: usize) -> Option<&[u8]> {

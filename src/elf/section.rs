@@ -1,7 +1,7 @@
 //! Sections of debug information as gimli reads them: parts of a mapped file, or decompressed ones.
 
-use super::headers::{Headers, SHF_COMPRESSED, u32_at, u64_at};
-use crate::memory::FileBytes;
+use super::headers::{Headers, SHF_COMPRESSED};
+use crate::memory::{FileBytes, u32_at, u64_at};
 use gimli::{Error, LittleEndian, Reader, ReaderOffsetId};
 use std::borrow::Cow;
 use std::io::Read;

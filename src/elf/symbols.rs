@@ -1,8 +1,8 @@
 //! Symbol tables: by exact name, and by address through an index sorted once.
 
 use super::Symbol;
-use super::headers::{string_at, u16_at, u32_at, u64_at};
-use crate::memory::FileBytes;
+use super::headers::string_at;
+use crate::memory::{FileBytes, u16_at, u32_at, u64_at};
 use crate::units::Vaddr;
 use std::ops::Range;
 use std::sync::Arc;

@@ -5,10 +5,12 @@
 mod fake;
 mod kept;
 mod map;
+mod words;
 
 pub use fake::Fake;
 pub use kept::Kept;
 pub use map::FileBytes;
+pub use words::{i32_at, u16_at, u32_at, u64_at};
 
 use crate::units::Addr;
 

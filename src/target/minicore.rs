@@ -7,7 +7,7 @@
 use super::core::own;
 use super::{AT_PHDR, Mapping, PF_FORKNOEXEC, Process, ThreadState};
 use crate::arch::x86_64::{PRSTATUS_HEADER, USER_REGS};
-use crate::memory::{Kept, Memory, MemoryExt};
+use crate::memory::{Kept, Memory, MemoryExt, u64_at};
 use crate::units::{Addr, PAGE};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -355,20 +355,19 @@ fn read_link_maps(memory: &dyn Memory, process: &Process) -> Option<()> {
     let at = Addr(process.auxv(AT_PHDR)?);
     let len = usize::try_from(process.auxv(AT_PHNUM)?.min(512) * PHDR).ok()?;
     let headers = memory.read_vec(at, len).ok()?;
-    let word = |bytes: &[u8], i: usize| Some(u64::from_le_bytes(bytes.get(i..i + 8)?.try_into().ok()?));
     let header = |kind: u32| headers.chunks_exact(56).find(|h| h.starts_with(&kind.to_le_bytes()));
-    let bias = header(PT_PHDR).and_then(|h| word(h, 16)).map_or(0, |vaddr| at.0.wrapping_sub(vaddr));
+    let bias = header(PT_PHDR).and_then(|h| u64_at(h, 16)).map_or(0, |vaddr| at.0.wrapping_sub(vaddr));
     let dynamic = header(PT_DYNAMIC)?;
-    let size = usize::try_from(word(dynamic, 40)?.min(1 << 16)).ok()?;
-    let entries = memory.read_vec(Addr(word(dynamic, 16)?.wrapping_add(bias)), size).ok()?;
-    let debug = entries.chunks_exact(16).find(|e| word(e, 0) == Some(DT_DEBUG)).and_then(|e| word(e, 8))?;
+    let size = usize::try_from(u64_at(dynamic, 40)?.min(1 << 16)).ok()?;
+    let entries = memory.read_vec(Addr(u64_at(dynamic, 16)?.wrapping_add(bias)), size).ok()?;
+    let debug = entries.chunks_exact(16).find(|e| u64_at(e, 0) == Some(DT_DEBUG)).and_then(|e| u64_at(e, 8))?;
     let debug = memory.read_vec(Addr(debug), 40).ok()?;
-    let first = Addr(word(&debug, 8)?);
+    let first = Addr(u64_at(&debug, 8)?);
     crate::memory::walk(first, MAX_MODULES, |map| {
         let bytes = memory.read_vec(map, 40)?;
-        let _ = word(&bytes, 8).map(|name| memory.read_c_string(Addr(name), 4096));
-        let _ = word(&bytes, 16).map(|dynamic| read_dynamic(memory, Addr(dynamic)));
-        Ok(word(&bytes, 24).map(Addr))
+        let _ = u64_at(&bytes, 8).map(|name| memory.read_c_string(Addr(name), 4096));
+        let _ = u64_at(&bytes, 16).map(|dynamic| read_dynamic(memory, Addr(dynamic)));
+        Ok(u64_at(&bytes, 24).map(Addr))
     });
     Some(())
 }

@@ -3,7 +3,7 @@
 //! Everything is bounded: the target's lengths are never believed beyond a limit given here.
 
 use super::offsets::{Attributes, Offsets};
-use crate::memory::{Memory, MemoryExt, ReadError};
+use crate::memory::{Memory, MemoryExt, ReadError, i32_at, u64_at};
 use crate::units::Addr;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -402,14 +402,12 @@ pub(super) fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
 
 /// A word of a struct read as bytes.
 pub(super) fn word_in(bytes: &[u8], offset: u64) -> Option<u64> {
-    let at = usize::try_from(offset).ok()?;
-    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+    u64_at(bytes, usize::try_from(offset).ok()?)
 }
 
 /// A 32-bit number of a struct read as bytes.
 pub(super) fn int_in(bytes: &[u8], offset: u64) -> Option<i32> {
-    let at = usize::try_from(offset).ok()?;
-    Some(i32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+    i32_at(bytes, usize::try_from(offset).ok()?)
 }
 
 /// A byte of a struct read as bytes.

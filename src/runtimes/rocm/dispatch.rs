@@ -1,7 +1,7 @@
 //! Which exported function a hidden one stands behind. The libraries' exported functions fetch a table of pointers and jump
 //! to one of its entries: what runs has no symbol, and where the caller called by a pointer, nothing else names it.
 
-use crate::memory::{Memory, MemoryExt};
+use crate::memory::{Memory, MemoryExt, i32_at};
 use crate::snapshot::{Image, Module, Snapshot};
 use crate::units::{Addr, Vaddr};
 use std::collections::{BTreeMap, BTreeSet};
@@ -130,7 +130,7 @@ fn parse(image: &Image, memory: &dyn Memory, at: Vaddr, size: u64) -> Option<Han
 }
 
 fn disp32(bytes: &[u8]) -> Option<i64> {
-    Some(i64::from(i32::from_le_bytes(bytes.get(..4)?.try_into().ok()?)))
+    i32_at(bytes, 0).map(i64::from)
 }
 
 /// The entry by `jmp [rax + disp]`, or `mov rax, [rax + disp]` with a `jmp rax` or `call rax` after it.

@@ -1,8 +1,8 @@
 //! The files a core's program had mapped, as found today: only those that are the very ones it ran.
 
 use super::CoreOptions;
-use super::segments::{EHDR, PHDR, u16_at, u64_at};
-use crate::memory::{FileBytes, Memory, MemoryExt};
+use super::segments::{EHDR, PHDR};
+use crate::memory::{FileBytes, Memory, MemoryExt, u16_at, u64_at};
 use crate::target::{Files, Mapping, Permissions, Process, TargetError};
 use crate::units::{Addr, PAGE};
 use goblin::container::{Container, Ctx, Endian};

@@ -3,7 +3,7 @@
 use super::notes::Notes;
 use super::segments::Segments;
 use crate::arch::{Arch, ThreadRegisters, x86_64};
-use crate::memory::{Memory, MemoryExt};
+use crate::memory::{Memory, MemoryExt, u64_at};
 use crate::target::{AT_ENTRY, AT_PHDR, Mapping, Process, ThreadState};
 use crate::units::{Addr, HostTid, Pid, PthreadT, Tid};
 use std::collections::{HashMap, HashSet};
@@ -65,7 +65,7 @@ fn find_command(auxv: &[(u64, u64)], memory: &Segments) -> Option<Vec<String>> {
         .chunks_exact(8)
         .enumerate()
         .find_map(|(i, _)| (bytes.get(i * 8..)?.starts_with(&pattern)).then_some(i * 8))?;
-    let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    let word = |at: usize| u64_at(&bytes, at);
     // back over the closing NULL of the environment, its pointers, and the NULL that closes argv
     let mut here = at.checked_sub(8).filter(|at| word(*at) == Some(0))?;
     loop {

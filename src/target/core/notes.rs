@@ -1,9 +1,10 @@
 //! A core's notes: registers, names, the auxiliary vector, the files that were mapped.
 
 use super::own::Own;
-use super::segments::{Headers, u32_at, u64_at};
+use super::segments::Headers;
 use crate::arch::ThreadRegisters;
 use crate::arch::x86_64::{PRSTATUS_HEADER, parse_user_regs};
+use crate::memory::{u32_at, u64_at};
 use crate::target::PF_FORKNOEXEC;
 use goblin::container::{Container, Ctx, Endian};
 use goblin::elf::note::{NT_FILE, NT_PRPSINFO, NT_PRSTATUS, NoteDataIterator};

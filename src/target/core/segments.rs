@@ -1,6 +1,6 @@
 //! A core's headers: refusing what is no core of ours, and its loadable segments as memory.
 
-use crate::memory::{FileBytes, Memory, ReadError};
+use crate::memory::{FileBytes, Memory, ReadError, u16_at, u32_at, u64_at};
 use crate::target::{Mapping, Permissions, TargetError};
 use crate::units::Addr;
 use goblin::container::{Container, Ctx, Endian};
@@ -56,18 +56,6 @@ impl Headers {
             Some((self.segments.bytes.get(*at..at.saturating_add(*len).min(self.segments.bytes.len()))?, *align))
         })
     }
-}
-
-pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
-}
-
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
-}
-
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
 /// What a file that does not begin as ELF is, and how to make a core of it.

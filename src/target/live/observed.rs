@@ -5,6 +5,7 @@ use super::proc::{SyscallLine, in_parallel, read_look, read_syscall};
 use super::stopped::{StopLimits, Stopped, mapping_at};
 use crate::arch::x86_64;
 use crate::arch::{Arch, RegisterFile, ThreadRegisters};
+use crate::memory::{i32_at, u64_at};
 use crate::target::{Mapping, Progress, TargetError, ThreadState};
 use crate::units::{Addr, HostTid, PAGE, PthreadT, Tid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -144,16 +145,14 @@ fn registers_of(line: &SyscallLine) -> ThreadRegisters {
 /// Finds every glibc `struct pthread` in `bytes`, which stood at `at`: it points at itself, twice, and holds its
 /// thread's id.
 fn find_pthreads(at: Addr, bytes: &[u8]) -> Vec<(Tid, Addr)> {
-    let word = |from: usize| Some(u64::from_le_bytes(bytes.get(from..from.checked_add(8)?)?.try_into().ok()?));
-    let small = |from: usize| Some(i32::from_le_bytes(bytes.get(from..from.checked_add(4)?)?.try_into().ok()?));
     let first = usize::try_from(at.0.wrapping_neg() % 64).unwrap_or(0);
     // it is aligned to a cache line
     (first..bytes.len())
         .step_by(64)
         .filter_map(|from| {
             let here = at.checked_add(from as u64)?;
-            let itself = word(from)? == here.0 && word(from + PthreadT::SELF as usize)? == here.0;
-            let tid = small(from + PthreadT::TID as usize).filter(|tid| *tid > 0 && itself)?;
+            let itself = u64_at(bytes, from)? == here.0 && u64_at(bytes, from + PthreadT::SELF as usize)? == here.0;
+            let tid = i32_at(bytes, from + PthreadT::TID as usize).filter(|tid| *tid > 0 && itself)?;
             Some((Tid(tid), here))
         })
         .collect()
