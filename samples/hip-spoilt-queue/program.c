@@ -1,7 +1,7 @@
 /* As in hip-sync, a thread waits for a stream; but another has scribbled over the queue, its ring, or the list of code objects,
  * as a wild pointer does. What can still be told is told, the rest is not believed.
- * usage: program indices|backwards|size|base|packets|doorbell|list|undumped; undumped: a core lacks the ring, as it lacks
- * memory of the device */
+ * usage: program indices|backwards|size|base|packets|doorbell|list|hints|undumped; hints: the low bits of the signals' handles,
+ * which are 0, are not; undumped: a core lacks the ring, as it lacks memory of the device */
 #include "../rocm/hip.h"
 
 struct queue {
@@ -34,6 +34,13 @@ static void spoil(struct queue *q)
     if (!strcmp(how, "packets"))
         for (uint64_t i = 0; i < q->size * 64ull; i++)
             ((unsigned char *)q->base)[i] = (unsigned char)(junk[i % 64] += (unsigned char)(i * 7 + 2));
+    if (!strcmp(how, "hints"))
+        for (uint64_t i = q->read_index; i < q->write_index; i++) {
+            uint64_t *packet = (uint64_t *)(q->base + i % q->size * 64);
+            packet[7] |= 1 + i % 3; /* completion_signal */
+            for (int n = 1; n <= 5 && (packet[0] & 0xff) == 3; n++)
+                packet[n] |= 2; /* dep_signal of a barrier */
+        }
     if (!strcmp(how, "doorbell"))
         *(uint64_t *)(q->doorbell + 48) = 0x4141414141414141ull;
     if (!strcmp(how, "undumped"))

@@ -10,6 +10,7 @@
  *
  * fakekfd_freeze() wedges the GPU: from its return on no packet is completed and no event comes.
  * fakekfd_take() lets it read one more kernel packet of each queue, and never complete it: the read index leads.
+ * fakekfd_slow(ms): from then on it needs that long for each packet, and is well.
  *
  * Numbers and layouts are those of the Linux uAPI header kfd_ioctl.h; only the size in a request's number grew since.
  */
@@ -55,6 +56,7 @@ static struct shared {
     struct queue queues[QUEUES];
     volatile uint32_t count;
     volatile uint32_t wanted, reached; /* of RUNNING, TAKING, FROZEN */
+    volatile uint32_t slow; /* ms for a packet */
 } * shared;
 static char root[256];
 static int kfd = -1, to_gpu = -1;
@@ -205,11 +207,10 @@ static int may_begin(const unsigned char *packet)
     return 1;
 }
 
-/* Completes what one queue holds, in order. Whether it did anything. */
-static int execute(const struct queue *q)
+/* Completes what one queue holds, in order, so many packets at most. */
+static void execute(const struct queue *q, int most)
 {
-    int busy = 0;
-    for (int most = 64; q->aql && most; most--) {
+    for (; q->aql && most; most--) {
         uint64_t read = get64(q->read_index), slot = q->ring + read % (q->bytes / 64) * 64;
         unsigned char packet[64];
         /* The header is written last and so is read first. */
@@ -225,9 +226,7 @@ static int execute(const struct queue *q)
         put(q->read_index, &read, sizeof read);
         if (signal)
             complete(signal);
-        busy = 1;
     }
-    return busy;
 }
 
 /* Reads a queue's kernel packet and is never done with it. */
@@ -248,7 +247,7 @@ static void be_the_gpu(int listener, int from_host)
     prctl(PR_SET_NAME, "fake gpu", 0, 0, 0);
     if (getppid() != host)
         _exit(0);
-    for (;;) {
+    for (uint64_t last = 0;;) {
         int runs = shared->reached == RUNNING && shared->count;
         struct pollfd on[2] = { { listener, POLLIN, 0 }, { from_host, POLLIN, 0 } };
         poll(on, 2, runs ? 1 : waiting ? 20 : -1);
@@ -264,9 +263,12 @@ static void be_the_gpu(int listener, int from_host)
             for (uint32_t i = 0; i < shared->count; i++)
                 take(&shared->queues[i]);
         shared->reached = shared->wanted;
-        if (shared->reached == RUNNING)
+        uint32_t slow = shared->slow;
+        if (shared->reached == RUNNING && now() >= last + slow) {
             for (uint32_t i = 0; i < shared->count; i++)
-                execute(&shared->queues[i]);
+                execute(&shared->queues[i], slow ? 1 : 64);
+            last = now();
+        }
         answer(listener);
     }
 }
@@ -296,6 +298,12 @@ API void fakekfd_freeze(void)
 API void fakekfd_take(void)
 {
     want(TAKING);
+}
+
+API void fakekfd_slow(uint32_t ms)
+{
+    if (shared)
+        shared->slow = ms;
 }
 
 /* The amd_queue_t of the AQL queue that is the n-th to have packets pending; NULL: there are not so many. */

@@ -39,7 +39,13 @@
     CALL(int, hipFree, (void *memory))                                                                                 \
     CALL(int, hipMemcpy, (void *to, const void *from, size_t size, int kind))                                          \
     CALL(int, hipMemcpyAsync, (void *to, const void *from, size_t size, int kind, void *stream))                       \
-    CALL(int, hipStreamAddCallback, (void *stream, void (*function)(void *, int, void *), void *data, unsigned flags))
+    CALL(int, hipStreamAddCallback, (void *stream, void (*function)(void *, int, void *), void *data, unsigned flags))   \
+    CALL(int, hipLaunchHostFunc, (void *stream, void (*function)(void *), void *data))                                 \
+    CALL(int, hipHostMalloc, (void **memory, size_t size, unsigned flags))                                             \
+    CALL(int, hipStreamBeginCapture, (void *stream, int mode))                                                         \
+    CALL(int, hipStreamEndCapture, (void *stream, void **graph))                                                       \
+    CALL(int, hipGraphInstantiate, (void **exec, void *graph, void **node, char *log, size_t size))                    \
+    CALL(int, hipGraphLaunch, (void *exec, void *stream))
 
 /* The HSA calls. A signal is a 64-bit handle; a condition one of these. */
 enum { HSA_EQ, HSA_NE, HSA_LT, HSA_GTE };
@@ -64,6 +70,7 @@ HSA_CALLS(CALL)
 #undef CALL
 static void (*fakekfd_freeze)(void) __attribute__((unused));
 static void (*fakekfd_take)(void) __attribute__((unused));
+static void (*fakekfd_slow)(uint32_t ms) __attribute__((unused));
 static void *(*fakekfd_pending_queue)(int n) __attribute__((unused));
 
 /* No sample goes on after a call that failed. */
@@ -92,7 +99,9 @@ static __attribute__((unused)) void *rocm_load(const char *one, const char *othe
 static __attribute__((unused)) void rocm_open(bool hip)
 {
     void *hsa = rocm_load("libhsa-runtime64.so.1", NULL);
-    void *library = hip ? rocm_load("libamdhip64.so.6", "libamdhip64.so.5") : NULL;
+    void *library = hip ? dlopen("libamdhip64.so.7", RTLD_NOW | RTLD_GLOBAL) : NULL;
+    if (hip && !library)
+        library = rocm_load("libamdhip64.so.6", "libamdhip64.so.5");
 #define CALL(result, name, parameters) *(void **)&name = library ? dlsym(library, #name) : NULL;
     HIP_CALLS(CALL)
 #undef CALL
@@ -101,6 +110,7 @@ static __attribute__((unused)) void rocm_open(bool hip)
 #undef CALL
     *(void **)&fakekfd_freeze = dlsym(RTLD_DEFAULT, "fakekfd_freeze");
     *(void **)&fakekfd_take = dlsym(RTLD_DEFAULT, "fakekfd_take");
+    *(void **)&fakekfd_slow = dlsym(RTLD_DEFAULT, "fakekfd_slow");
     *(void **)&fakekfd_pending_queue = dlsym(RTLD_DEFAULT, "fakekfd_pending_queue");
     if (!fakekfd_freeze || !fakekfd_take || !fakekfd_pending_queue)
         _exit(71);

@@ -21,7 +21,7 @@ def begin():
         os.environ["FAKEKFD_ROOT"] = os.path.join(os.getcwd(), "no-gpu")
         os.environ.setdefault("HSA_ENABLE_SDMA", "0")  # copies go through packets
         os.execv(sys.executable, [sys.executable] + sys.argv)
-    for name in ("libamdhip64.so.6", "libamdhip64.so.5"):
+    for name in ("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"):
         try:
             return ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
         except OSError:

@@ -290,6 +290,10 @@ pub struct DeviceWait {
     pub pulse: Vec<u64>,
     /// How the device stands, in sentences without full stops.
     pub state: Vec<String>,
+    /// Whether no work of the device is pending that could end the wait: the program itself is to do so.
+    pub program: bool,
+    /// How the device stands in few words, for a headline: `3 packets are pending in queue 0x…, the oldest is kernel `vector_add``.
+    pub brief: Option<String>,
 }
 
 /// Something that could not be read, and what would mend it. Reported as a warning.

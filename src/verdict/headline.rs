@@ -115,7 +115,9 @@ fn stalled(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
         .waits
         .get(&stall.root)
         .is_some_and(|w| look.graph.resource(w.on).is_some_and(|r| super::patterns::is_device(r.kind)));
+    let device = look.facts.devices.get(&stall.root).filter(|_| gpu);
     let label = match stall.pattern {
+        _ if device.is_some_and(|d| d.program) => "STALLED",
         _ if gpu => "WAITING FOR THE GPU",
         "lost-wakeup-suspected" => "STALLED, nobody is left to wake it",
         "peer-wait" => "WAITING FOR ANOTHER PROCESS",
@@ -134,7 +136,13 @@ fn stalled(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
         held
     };
     let waits = match look.graph.waits.get(&stall.root) {
-        Some(wait) => voice.waits(wait.on) + &voice.in_device_call(stall.root),
+        Some(wait) => match device.and_then(|d| Some((d.program, d.brief.as_deref()?))) {
+            Some((false, brief)) => format!("waits{}: {brief}", voice.in_outer_device_call(stall.root)),
+            Some((true, brief)) => {
+                format!("{}{}: {brief}", voice.waits(wait.on), voice.in_device_call(stall.root))
+            }
+            None => voice.waits(wait.on) + &voice.in_device_call(stall.root),
+        },
         None => match voice.state(stall.root).and_then(|s| s.wchan.as_deref()) {
             Some(wchan) => format!("is blocked in {}", super::plain(wchan)),
             None => "is blocked in state D".to_owned(),

@@ -669,7 +669,9 @@ fn gil_across_gpu() -> (Made, ThreadRef) {
     made.holds(main, gil);
     made.waits(main, signal);
     let state = vec!["queue 0x10 has 3 packets pending (read 118, write 121)".to_owned()];
-    made.facts.devices.insert(main, DeviceWait { polls: true, over: false, pulse: vec![1, 2, 3], state });
+    made.facts
+        .devices
+        .insert(main, DeviceWait { polls: true, over: false, pulse: vec![1, 2, 3], state, ..DeviceWait::default() });
     for i in 0..2 {
         let t = made.thread(403 + i, "load");
         made.waits(t, gil).timeout = Timeout::Periodic;

@@ -85,6 +85,15 @@ impl<'a> Voice<'a> {
         }
     }
 
+    /// ` in hipModuleLoadData`: the outermost call of a device's library alone; where it is in none, ` for the GPU`.
+    #[must_use]
+    pub fn in_outer_device_call(&self, t: ThreadRef) -> String {
+        match self.device_calls.get(&t).and_then(|calls| calls.first()) {
+            Some(outer) => format!(" in {}", function_name(&outer.function)),
+            None => " for the GPU".to_owned(),
+        }
+    }
+
     /// What its caller called the function of a native frame that has no symbol.
     #[must_use]
     pub fn called(&self, t: ThreadRef, frame: FrameIx) -> Option<String> {

@@ -7,15 +7,42 @@ use crate::runtimes::View;
 use crate::snapshot::Module;
 use crate::units::Vaddr;
 use crate::unwind::{Frame, Trust};
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Range;
 
 /// The domain of a module file (`hip`, `hsa`, `cuda`, `nccl`, `level-zero`), if it is a device's library.
 pub(super) fn domain_of(module: &str) -> Option<&'static str> {
-    let of = |frame: &'static FrameSignature| frame.in_module(module).then(|| frame.means.word("domain"))?;
+    let module = without_hash(module);
+    let of = |frame: &'static FrameSignature| frame.in_module(&module).then(|| frame.means.word("domain"))?;
     Layouts::gpu_frames().frames.iter().find_map(of)
 }
+
+/// Whether a module file is HIP's runtime.
+pub(super) fn is_hip_runtime(module: &str) -> bool {
+    without_hash(module).starts_with("libamdhip64.so")
+}
+
+/// Whether a module file is HSA's runtime.
+pub(super) fn is_hsa_runtime(module: &str) -> bool {
+    without_hash(module).starts_with("libhsa-runtime64.so")
+}
+
+/// A library's name without the hash that whoever bundles libraries in a Python wheel puts into it:
+/// `libamdhip64-1a2b3c4d.so.6.4.43484` is `libamdhip64.so.6.4.43484`.
+fn without_hash(module: &str) -> Cow<'_, str> {
+    let hashed = || {
+        let (stem, rest) = module.split_once(".so")?;
+        let (name, hash) = stem.rsplit_once('-')?;
+        let is_hash = hash.len() >= HASH && hash.bytes().all(|b| b.is_ascii_hexdigit());
+        is_hash.then(|| Cow::Owned(format!("{name}.so{rest}")))
+    };
+    hashed().unwrap_or(Cow::Borrowed(module))
+}
+
+/// Hexadecimal digits that such a hash has at least.
+const HASH: usize = 8;
 
 /// Frames of one library in a row, called from outside.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -115,4 +142,29 @@ impl<'a> Calls<'a> {
 /// Whether the module exports a function of this name: a call of `memcpy` that ended up elsewhere names nothing of it.
 fn exports(module: &Module, name: &str) -> bool {
     module.image().is_ok_and(|image| image.elf.exports(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_under_their_names_and_with_a_hash_in_them() {
+        for (module, domain) in [
+            ("libamdhip64.so", Some("hip")),
+            ("libamdhip64.so.7.2.53211", Some("hip")),
+            ("libamdhip64-1a2b3c4d.so.6.4.43484", Some("hip")),
+            ("libhsa-runtime64-fc1e5519.so.1.15.0", Some("hsa")),
+            ("librccl-0123456789ab.so", Some("nccl")),
+            ("libamdhip64-debug.so", None),
+            ("libamdhip64_wrapper.so", None),
+            ("libc.so.6", None),
+            ("-.so", None),
+            ("", None),
+        ] {
+            assert_eq!(domain_of(module), domain, "{module}");
+        }
+        assert!(is_hip_runtime("libamdhip64-1a2b3c4d.so.6") && !is_hip_runtime("libhsa-runtime64.so.1"));
+        assert!(is_hsa_runtime("libhsa-runtime64-1a2b3c4d.so") && !is_hsa_runtime("libhsakmt.so.1"));
+    }
 }

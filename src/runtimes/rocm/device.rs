@@ -4,12 +4,12 @@ use super::kernels::Kernels;
 use super::queues::{Packet, Queue, Work};
 use super::signals::{Signal, Signals};
 use crate::facts::Gap;
-use crate::memory::{Memory, ReadError};
+use crate::memory::{Memory, MemoryExt, ReadError};
 use crate::units::Addr;
 use std::collections::BTreeSet;
 
 /// Queues read at most.
-pub(super) const MAX_QUEUES: usize = 128;
+pub(super) const MAX_QUEUES: usize = 256;
 /// Signals followed from one to the next: a barrier's signal may be another queue's.
 const MAX_CHAIN: usize = 8;
 
@@ -30,11 +30,14 @@ pub(super) struct Device<'a> {
 }
 
 impl<'a> Device<'a> {
-    /// Reads the queues of the doorbells among `signals`, their packets, and the signals of those.
-    pub fn read(memory: &dyn Memory, mut signals: Signals, kernels: &'a Kernels) -> Device<'a> {
+    /// Reads the queues of the doorbells among `signals` and those of `found`, their packets, and the signals of those.
+    pub fn read(memory: &dyn Memory, mut signals: Signals, found: &[(Addr, Addr)], kernels: &'a Kernels) -> Device<'a> {
         let mut gaps = Vec::new();
         let mut rings = Vec::new();
-        let doorbells: Vec<(Addr, Addr)> = signals.doorbells().collect();
+        let mut doorbells = signals.queues(found);
+        // where a doorbell can be read and is none, the queue is one that was given up
+        let read = |at: Addr| memory.read_u64(at).is_ok();
+        doorbells.retain(|(doorbell, _)| signals.at(*doorbell).is_some() || !read(*doorbell));
         if doorbells.len() > MAX_QUEUES {
             gaps.push(Gap(format!("of {} GPU queues the first {MAX_QUEUES} were read", doorbells.len())));
         }
@@ -79,6 +82,74 @@ impl<'a> Device<'a> {
             pulse.extend(self.rings.iter().flat_map(|r| [r.queue.at.0, r.queue.read, r.queue.write]));
         }
         pulse
+    }
+
+    /// Numbers that change as the device gets on at all; empty where no queue was found.
+    pub fn any_pulse(&self) -> Vec<u64> {
+        self.rings.iter().flat_map(|r| [r.queue.at.0, r.queue.read]).collect()
+    }
+
+    /// Whether no queue that was found has anything to do.
+    pub fn is_idle(&self) -> bool {
+        self.rings.iter().all(|r| r.queue.pending() == 0 && r.packets.iter().all(|p| self.is_done(p)))
+    }
+
+    /// Whether a packet is done, as far as its signal tells.
+    fn is_done(&self, packet: &Packet) -> bool {
+        packet.work == Work::Nothing || self.signals.at(packet.completes).is_none_or(|s| s.value < 1)
+    }
+
+    /// The queues with packets pending.
+    pub fn waiting(&self) -> impl Iterator<Item = &Ring> + '_ {
+        self.rings.iter().filter(|r| r.queue.pending() > 0)
+    }
+
+    /// Where the work that `signal` waits for stands in few words: `3 packets are pending in queue 0x…, the oldest is kernel
+    /// `vector_add``. Of queues that wait for one another the last is told; `None` where no queue is known to hold it up.
+    pub fn brief(&self, signal: Option<Addr>) -> Option<String> {
+        let Some((mut at, _)) = signal.and_then(|s| self.producer(s)) else {
+            let waiting: Vec<&Ring> = self.waiting().collect();
+            return match waiting.as_slice() {
+                [one] => Some(self.brief_queue(one)),
+                [] if self.rings.is_empty() => None,
+                [] => Some("no queue has packets pending, the program is to set it".to_owned()),
+                many => Some(format!("{} queues have packets pending", many.len())),
+            };
+        };
+        let mut seen = BTreeSet::from([at.queue.at]);
+        while let Some((next, _)) = self.holds_up(at).filter(|_| seen.len() < MAX_CHAIN) {
+            if !seen.insert(next.queue.at) {
+                break;
+            }
+            at = next;
+        }
+        Some(self.brief_queue(at))
+    }
+
+    /// `3 packets are pending in queue 0x…, the oldest is kernel `vector_add``.
+    pub fn brief_queue(&self, ring: &Ring) -> String {
+        let q = &ring.queue;
+        let count = match q.pending() {
+            // the device has taken all of them, and is not done with the last
+            0 => return format!("queue {} has not done what it has taken", q.at),
+            1 => format!("1 packet is pending in queue {}", q.at),
+            n => format!("{n} packets are pending in queue {}", q.at),
+        };
+        match self.oldest(ring) {
+            Some(packet) if q.pending() == 1 => format!("{count}, {}", packet.describe(self.kernels, &self.signals)),
+            Some(packet) => format!("{count}, the oldest is {}", packet.describe(self.kernels, &self.signals)),
+            None => count,
+        }
+    }
+
+    fn oldest<'r>(&self, ring: &'r Ring) -> Option<&'r Packet> {
+        ring.packets.iter().find(|p| p.id == ring.queue.read && ring.queue.pending() > 0)
+    }
+
+    /// The queue and packet that complete the signal for which the barrier at the head of `ring` waits.
+    fn holds_up(&self, ring: &Ring) -> Option<(&Ring, &Packet)> {
+        let open = self.oldest(ring)?.waits_for().iter().filter_map(|s| self.signals.at(*s)).find(|s| s.value != 0);
+        self.producer(open?.at)
     }
 
     fn follow(&self, signal: Addr, seen: &mut BTreeSet<Addr>, pulse: &mut Vec<u64>) {
@@ -136,7 +207,7 @@ impl<'a> Device<'a> {
                 said.extend(self.behind(ring));
             }
             None => {
-                let waiting: Vec<&Ring> = self.rings.iter().filter(|r| r.queue.pending() > 0).collect();
+                let waiting: Vec<&Ring> = self.waiting().collect();
                 said.extend(waiting.iter().take(3).flat_map(|r| self.describe_queue(r)));
                 if waiting.is_empty() {
                     said.push(match self.rings.len() {
@@ -155,9 +226,7 @@ impl<'a> Device<'a> {
         let mut said = Vec::new();
         let mut seen = BTreeSet::from([ring.queue.at]);
         let mut at = ring;
-        while let Some(head) = at.packets.iter().find(|p| p.id == at.queue.read && at.queue.pending() > 0) {
-            let open = head.waits_for().iter().filter_map(|s| self.signals.at(*s)).find(|s| s.value != 0);
-            let Some((next, packet)) = open.and_then(|s| self.producer(s.at)) else { break };
+        while let Some((next, packet)) = self.holds_up(at) {
             if seen.len() >= MAX_CHAIN || !seen.insert(next.queue.at) {
                 break;
             }
@@ -177,7 +246,7 @@ impl<'a> Device<'a> {
             1 => format!("queue {} has 1 packet pending {counts}", q.at),
             n => format!("queue {} has {n} packets pending {counts}", q.at),
         }];
-        if let Some(oldest) = ring.packets.iter().find(|p| p.id == q.read && q.pending() > 0) {
+        if let Some(oldest) = self.oldest(ring) {
             let what = oldest.describe(self.kernels, &self.signals);
             if let Some(first) = said.first_mut() {
                 *first += &format!("; the oldest is {what}");

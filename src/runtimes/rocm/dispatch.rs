@@ -1,6 +1,7 @@
 //! Which exported function a hidden one stands behind. The libraries' exported functions fetch a table of pointers and jump
 //! to one of its entries: what runs has no symbol, and where the caller called by a pointer, nothing else names it.
 
+use super::calls::{is_hip_runtime, is_hsa_runtime};
 use crate::memory::{Memory, MemoryExt, i32_at};
 use crate::snapshot::{Image, Module, Snapshot};
 use crate::units::{Addr, Vaddr};
@@ -37,7 +38,7 @@ impl Dispatch {
     pub fn find(snapshot: &Snapshot, memory: &dyn Memory) -> Dispatch {
         let mut dispatch = Dispatch::default();
         for module in &snapshot.modules {
-            if ["libamdhip64.so", "libhsa-runtime64.so"].iter().any(|p| module.name().starts_with(p)) {
+            if is_hip_runtime(module.name()) || is_hsa_runtime(module.name()) {
                 dispatch.look(module, memory);
             }
         }

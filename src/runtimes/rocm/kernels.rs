@@ -1,5 +1,6 @@
 //! The names of kernels: from the code objects the HSA runtime says it loaded onto the device.
 
+use super::calls::is_hsa_runtime;
 use crate::elf::{ElfFile, demangle};
 use crate::layout::{Layouts, Subject};
 use crate::memory::{FileBytes, Memory, MemoryExt, walk};
@@ -40,7 +41,7 @@ impl Kernels {
     /// What `_amdgpu_r_debug`, exported by libhsa-runtime64, lists: a chain shaped as the loader's own.
     pub fn find(snapshot: &Snapshot, memory: &dyn Memory) -> Kernels {
         let mut kernels = Kernels::default();
-        let hsa = snapshot.modules.iter().filter(|m| m.name().starts_with("libhsa-runtime64.so"));
+        let hsa = snapshot.modules.iter().filter(|m| is_hsa_runtime(m.name()));
         for head in hsa.filter_map(|m| m.find_symbol("_amdgpu_r_debug")).map(|(at, _)| at) {
             kernels.follow(snapshot, memory, head);
         }

@@ -25,13 +25,13 @@ use crate::memory::{Memory, MemoryExt};
 use crate::snapshot::Snapshot;
 use crate::target::ThreadState;
 use crate::units::{Addr, FrameIx, PAGE};
-use calls::{Calls, domain_of};
+use calls::{Calls, domain_of, is_hip_runtime};
 use device::{Device, MAX_QUEUES};
 use dispatch::Dispatch;
 use kernels::Kernels;
 use monitors::{MonitorLayouts, Monitors};
 use queues::Queue;
-use signals::Signals;
+use signals::{Places, Signals};
 use std::collections::BTreeSet;
 use waits::Waits;
 
@@ -52,8 +52,8 @@ impl Runtime for Rocm {
 struct RocmDecoder {
     /// HIP's version, by its file: `5.2.21153`.
     version: Option<String>,
-    /// Where signals lie, by page.
-    pages: Vec<Addr>,
+    /// Where signals and queues lie.
+    places: Places,
     kernels: Kernels,
     dispatch: Dispatch,
     /// Of HIP's own locks, where this version has some.
@@ -74,7 +74,7 @@ impl RocmDecoder {
         let mut hips: Vec<String> = snapshot
             .modules
             .iter()
-            .filter(|m| m.name().starts_with("libamdhip64.so"))
+            .filter(|m| is_hip_runtime(m.name()))
             .map(|m| m.path.display().to_string())
             .collect();
         hips.sort();
@@ -89,14 +89,13 @@ impl RocmDecoder {
             Vec::new()
         };
         let mut gaps = Vec::new();
-        let (mut pages, mut kernels) = (Vec::new(), Kernels::default());
+        let (mut places, mut kernels) = (Places::default(), Kernels::default());
         if has_hsa {
-            let more;
-            (pages, more) = signals::find_pages(snapshot, memory);
-            if more {
+            places = signals::find_places(snapshot, memory);
+            if places.more {
                 gaps.push(Gap(format!(
                     "only {} signals of the GPU were read",
-                    pages.len() as u64 * PAGE / signals::SIZE
+                    places.pages.len() as u64 * PAGE / signals::SIZE
                 )));
             }
             kernels = Kernels::find(snapshot, memory);
@@ -104,7 +103,7 @@ impl RocmDecoder {
         let dispatch = Dispatch::find(snapshot, memory);
         let subject = Subject::version(version.as_deref().and_then(Version::parse)).with("arch", "x86_64");
         let monitors = version.as_ref().and_then(|_| MonitorLayouts::choose(&subject));
-        Some(RocmDecoder { version, pages, kernels, dispatch, monitors, gaps, notes })
+        Some(RocmDecoder { version, places, kernels, dispatch, monitors, gaps, notes })
     }
 
     /// What a thread's registers and stack may name as signals: aligned, and in memory that can be written.
@@ -163,7 +162,7 @@ impl Decoder for RocmDecoder {
                 handles.extend(RocmDecoder::candidates(held, thread));
             }
         }
-        let mut wanted: Vec<(Addr, usize)> = self.pages.iter().map(|page| (*page, PAGE as usize)).collect();
+        let mut wanted: Vec<(Addr, usize)> = self.places.pages.iter().map(|page| (*page, PAGE as usize)).collect();
         wanted.extend(waits.iter().copied());
         wanted.extend(handles.iter().map(|at| (*at, signals::SIZE as usize)));
         wanted.extend(self.kernels.ranges());
@@ -173,11 +172,12 @@ impl Decoder for RocmDecoder {
         wanted.retain(|(at, _)| mapped(at));
         memory.expect(&wanted);
 
-        let mut signals = Signals::read(memory, &self.pages);
+        let mut signals = Signals::read(memory, &self.places.pages);
         for at in &handles {
             signals.learn(memory, *at);
         }
-        let doorbells: Vec<(Addr, Addr)> = signals.doorbells().take(MAX_QUEUES).collect();
+        let mut doorbells = signals.queues(&self.places.queues);
+        doorbells.truncate(MAX_QUEUES);
         let size = queues::layout().and_then(|l| usize::try_from(l.size?).ok()).unwrap_or(0);
         let mut wanted: Vec<(Addr, usize)> = doorbells.iter().map(|(_, queue)| (*queue, size)).collect();
         wanted.extend(waits.iter().filter_map(|(args, _)| waits::events_range(memory, *args)));
@@ -190,7 +190,7 @@ impl Decoder for RocmDecoder {
         rings.retain(|(at, _)| mapped(at));
         memory.expect(&rings);
         // the signals of the packets, where they lie in none of the pages
-        let device = Device::read(memory, signals, &self.kernels);
+        let device = Device::read(memory, signals, &self.places.queues, &self.kernels);
         drop(device);
     }
 
@@ -198,7 +198,7 @@ impl Decoder for RocmDecoder {
         let mut facts = Facts { gaps: self.gaps.clone(), notes: self.notes.clone(), ..Facts::default() };
         facts.runtime = Some(RuntimeNote { name: "rocm", version: self.version.clone(), build: None });
         let calls = Calls::new(view, &self.dispatch);
-        let mut signals = Signals::read(view.memory, &self.pages);
+        let mut signals = Signals::read(view.memory, &self.places.pages);
         for index in 0..view.snapshot.threads.len() {
             let thread = view.thread(index);
             let of_thread = calls.of(index);
@@ -217,7 +217,7 @@ impl Decoder for RocmDecoder {
             }
             learn_of_thread(view, index, &mut signals);
         }
-        let device = Device::read(view.memory, signals, &self.kernels);
+        let device = Device::read(view.memory, signals, &self.places.queues, &self.kernels);
         Waits { view, calls: &calls, device: &device }.decode(&mut facts);
         if let Some(layouts) = &self.monitors {
             Monitors { view, calls: &calls, layouts }.decode(&mut facts);

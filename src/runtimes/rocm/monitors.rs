@@ -1,7 +1,7 @@
 //! HIP's own locks, `amd::Monitor`: a list of waiters, each asleep on a semaphore of its own, a name, and who owns it. (HIP 7
 //! uses mutexes of the C++ library instead, which are glibc's to tell.)
 
-use super::calls::{Call, Calls};
+use super::calls::{Call, Calls, is_hip_runtime};
 use crate::arch::x86_64::CALLEE_SAVED;
 use crate::facts::{
     Certainty, DeviceWait, Evidence, Facts, Gap, Hold, Holder, Mode, Reentrancy, Resource, ResourceId, ResourceKind,
@@ -84,11 +84,11 @@ impl MonitorLayouts {
         if sleeper.semaphore.is_none() {
             // between two looks at the lock it is in HIP or in the C library's sched_yield
             let (_, module) = snapshot.module_at(Addr(thread.registers.as_ref()?.pc()?))?;
-            if !["libamdhip64.so", "libc.so", "libc-2"].iter().any(|p| module.name().starts_with(p)) {
+            if !is_hip_runtime(module.name()) && !["libc.so", "libc-2"].iter().any(|p| module.name().starts_with(p)) {
                 return None;
             }
         }
-        let of_hip = |at: Addr| snapshot.module_at(at).is_some_and(|(_, m)| m.name().starts_with("libamdhip64.so"));
+        let of_hip = |at: Addr| snapshot.module_at(at).is_some_and(|(_, m)| is_hip_runtime(m.name()));
         sleeper.words.iter().any(|(at, w)| at.is_some() && of_hip(*w)).then_some(sleeper)
     }
 

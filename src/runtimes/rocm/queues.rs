@@ -1,13 +1,15 @@
 //! HSA queues in host memory: how far the device got, and what it has not done yet.
 
 use super::kernels::Kernels;
-use super::signals::Signals;
+use super::signals::{self, Signals};
 use crate::layout::{Layouts, StructLayout, Subject};
 use crate::memory::{Memory, MemoryExt, ReadError};
-use crate::units::Addr;
+use crate::units::{Addr, PAGE};
 
 /// Bytes of a packet.
 const PACKET: u64 = 64;
+/// The last of the queue types. Source: `hsa.h`, `hsa_queue_type_t`.
+const COOPERATIVE: u64 = 2;
 /// The largest ring believed, in packets (HIP's have 16384).
 const MAX_PACKETS: u64 = 1 << 20;
 /// Packets read before the read index (the device takes a packet before it has done it), after it, and before the write
@@ -62,6 +64,18 @@ pub(super) fn layout() -> Option<&'static StructLayout> {
     Layouts::rocm().layout("amd_queue_t", &Subject::default())
 }
 
+/// The doorbell of the queue that a page begins with: `None` where the page's first words are no queue's. Each lies at the
+/// beginning of a page of its own (ROCR-Runtime src/core/runtime/amd_aql_queue.cpp), and says how far into it its read index is.
+pub(super) fn doorbell_in(page: &[u8]) -> Option<Addr> {
+    let layout = layout()?;
+    let word = |name: &str| layout.field(name)?.word_of(page);
+    let at = layout.field("read_dispatch_id")?.offset;
+    let (base, doorbell, size) = (word("base_address")?, word("doorbell_signal")?, word("size")?);
+    let shaped = word("read_dispatch_id_field_base_byte_offset")? == at && word("type")? <= COOPERATIVE;
+    let sane = size.is_power_of_two() && size <= MAX_PACKETS && base != 0 && base.is_multiple_of(PAGE);
+    (shaped && sane && doorbell != 0 && doorbell.is_multiple_of(signals::SIZE)).then_some(Addr(doorbell))
+}
+
 impl Queue {
     /// The queue at `at`, if its doorbell is `doorbell`. `Err`: it is one, but its indexes make no sense.
     pub fn read(memory: &dyn Memory, at: Addr, doorbell: Addr) -> Option<Result<Queue, String>> {
@@ -87,6 +101,11 @@ impl Queue {
                 queue.read, queue.write, queue.size
             )),
         })
+    }
+
+    /// Whether it has room for no more: its producer has asked for all of it.
+    pub fn is_full(&self) -> bool {
+        self.pending() >= self.size
     }
 
     /// Packets the device has not taken.

@@ -1,5 +1,7 @@
-//! HSA signals in host memory: what one is, and where all of them lie.
+//! HSA signals in host memory: what one is, and where all of them lie: up to HSA 6 in plain memory, since 7 in memory of the
+//! render node, to which the queues lead, which are in plain memory still.
 
+use super::queues;
 use crate::layout::{Field, Layouts, Subject};
 use crate::memory::{Memory, MemoryExt};
 use crate::snapshot::Snapshot;
@@ -20,6 +22,8 @@ const LONGEST: Duration = Duration::from_secs(1);
 const PIECE: u64 = 256 << 10;
 /// Pages with signals that are kept; each has 32.
 const MAX_PAGES: usize = 256;
+/// Queues found by their own shape at most.
+const MAX_FOUND: usize = 1024;
 
 /// A signal as it stood.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,59 +112,97 @@ fn may_hold(m: &Mapping) -> bool {
     p.read && p.write && !p.execute && m.path.as_ref().is_none_or(|path| path.as_os_str() == "[heap]")
 }
 
-/// The pages that hold signals, found by their magic number; and whether there are more than are kept.
-pub(super) fn find_pages(snapshot: &Snapshot, memory: &dyn Memory) -> (Vec<Addr>, bool) {
-    let mut places: Vec<&Mapping> = snapshot.mappings.iter().filter(|m| may_hold(m)).collect();
-    places.sort_by_key(|m| m.end.0.saturating_sub(m.start.0));
-    let mut pages = BTreeSet::new();
-    let mut searched = 0u64;
-    let began = Instant::now();
-    for m in places {
-        let len = m.end.0.saturating_sub(m.start.0);
-        if len > MAX_MAPPING || searched.saturating_add(len) > MAX_SEARCHED {
-            break;
-        }
-        searched = searched.saturating_add(len);
-        if !search(memory, m.start, len, began, &mut pages) {
-            break;
-        }
-        if pages.len() > MAX_PAGES {
+/// What a search found.
+#[derive(Default)]
+pub(super) struct Places {
+    /// The pages that hold signals, found by their magic number.
+    pub pages: Vec<Addr>,
+    /// Queues, each with its doorbell, whether or not the doorbell's own page could be read.
+    pub queues: Vec<(Addr, Addr)>,
+    /// Whether there are more than are kept.
+    pub more: bool,
+}
+
+/// Looks for signals and queues.
+pub(super) fn find_places(snapshot: &Snapshot, memory: &dyn Memory) -> Places {
+    let mut plain: Vec<&Mapping> = snapshot.mappings.iter().filter(|m| may_hold(m)).collect();
+    plain.sort_by_key(|m| m.end.0.saturating_sub(m.start.0));
+    let mut search =
+        Search { memory, began: Instant::now(), searched: 0, pages: BTreeSet::new(), queues: BTreeMap::new() };
+    for m in plain {
+        if !search.mapping(m) {
             break;
         }
     }
-    let more = pages.len() > MAX_PAGES;
-    (pages.into_iter().take(MAX_PAGES).collect(), more)
+    // only the mappings to which a queue leads: reading memory of a render node is slow, and most of it the device's
+    let doorbells: Vec<(Addr, Addr)> = search.queues.iter().map(|(queue, doorbell)| (*doorbell, *queue)).collect();
+    let mut of_node: BTreeMap<Addr, &Mapping> = BTreeMap::new();
+    for (doorbell, queue) in &doorbells {
+        let Some(m) = snapshot.mapping_at(*doorbell).filter(|m| !may_hold(m)) else { continue };
+        if Signal::read(memory, *doorbell).is_some_and(|s| s.queue == Some(*queue)) {
+            of_node.insert(m.start, m);
+        }
+    }
+    (search.began, search.searched) = (Instant::now(), 0);
+    for m in of_node.into_values() {
+        if !search.mapping(m) {
+            break;
+        }
+    }
+    let more = search.pages.len() > MAX_PAGES;
+    Places { pages: search.pages.into_iter().take(MAX_PAGES).collect(), queues: doorbells, more }
 }
 
-/// Searches one mapping; false when the time is up.
-fn search(memory: &dyn Memory, start: Addr, len: u64, began: Instant, pages: &mut BTreeSet<Addr>) -> bool {
-    let mut done = 0;
-    while done < len {
-        if began.elapsed() > LONGEST {
+struct Search<'a> {
+    memory: &'a dyn Memory,
+    began: Instant,
+    searched: u64,
+    pages: BTreeSet<Addr>,
+    /// Queues, and the doorbell of each.
+    queues: BTreeMap<Addr, Addr>,
+}
+
+impl Search<'_> {
+    /// Searches one mapping; false when there is no time or room for more.
+    fn mapping(&mut self, m: &Mapping) -> bool {
+        let len = m.end.0.saturating_sub(m.start.0);
+        if len > MAX_MAPPING || self.searched.saturating_add(len) > MAX_SEARCHED {
             return false;
         }
-        let at = start.offset(done as i64);
-        let piece = PIECE.min(len - done);
-        match usize::try_from(piece).ok().and_then(|n| memory.read_vec(at, n).ok()) {
-            Some(bytes) => search_bytes(&bytes, at, pages),
-            // a core may have some pages of it
-            None => {
-                for page in (0..piece).step_by(PAGE as usize) {
-                    let at = at.offset(page as i64);
-                    if let Ok(bytes) = memory.read_vec(at, PAGE as usize) {
-                        search_bytes(&bytes, at, pages);
+        self.searched = self.searched.saturating_add(len);
+        let mut done = 0;
+        while done < len {
+            if self.began.elapsed() > LONGEST {
+                return false;
+            }
+            let at = m.start.offset(done as i64);
+            let piece = PIECE.min(len - done);
+            match usize::try_from(piece).ok().and_then(|n| self.memory.read_vec(at, n).ok()) {
+                Some(bytes) => self.bytes(&bytes, at),
+                // a core may have some pages of it
+                None => {
+                    for page in (0..piece).step_by(PAGE as usize) {
+                        let at = at.offset(page as i64);
+                        if let Ok(bytes) = self.memory.read_vec(at, PAGE as usize) {
+                            self.bytes(&bytes, at);
+                        }
                     }
                 }
             }
+            done += piece;
         }
-        done += piece;
+        self.pages.len() <= MAX_PAGES
     }
-    true
-}
 
-fn search_bytes(bytes: &[u8], at: Addr, pages: &mut BTreeSet<Addr>) {
-    for signal in signals_in(bytes, at) {
-        pages.insert(signal.at.page());
+    fn bytes(&mut self, bytes: &[u8], at: Addr) {
+        self.pages.extend(signals_in(bytes, at).map(|signal| signal.at.page()));
+        for (page, bytes) in (0i64..).zip(bytes.chunks_exact(PAGE as usize)) {
+            if self.queues.len() < MAX_FOUND
+                && let Some(doorbell) = queues::doorbell_in(bytes)
+            {
+                self.queues.insert(at.offset(page * PAGE as i64), doorbell);
+            }
+        }
     }
 }
 
@@ -227,8 +269,12 @@ impl Signals {
         self.by_event.get(&event).into_iter().flatten().filter_map(|at| self.at(*at))
     }
 
-    /// The doorbells: each with its queue.
-    pub fn doorbells(&self) -> impl Iterator<Item = (Addr, Addr)> + '_ {
-        self.by_handle.values().filter_map(|s| Some((s.at, s.queue.filter(|q| !q.is_null())?)))
+    /// The doorbells, each with its queue; and those of `found`, where the doorbell itself was not read.
+    pub fn queues(&self, found: &[(Addr, Addr)]) -> Vec<(Addr, Addr)> {
+        let told = self.by_handle.values().filter_map(|s| Some((s.at, s.queue.filter(|q| !q.is_null())?)));
+        let mut queues: Vec<(Addr, Addr)> = told.collect();
+        let known: BTreeSet<Addr> = queues.iter().map(|(_, queue)| *queue).collect();
+        queues.extend(found.iter().filter(|(_, queue)| !known.contains(queue)));
+        queues
     }
 }

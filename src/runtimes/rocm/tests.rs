@@ -49,7 +49,7 @@ fn put_packet(m: &mut Fake, id: u64, kind: u16, completes: Addr, dep: Addr) {
 fn decoder() -> RocmDecoder {
     RocmDecoder {
         version: Some("5.2.21153".to_owned()),
-        pages: vec![Addr(PAGE_OF_SIGNALS)],
+        places: Places { pages: vec![Addr(PAGE_OF_SIGNALS)], ..Places::default() },
         kernels: Kernels::default(),
         dispatch: Dispatch::default(),
         monitors: MonitorLayouts::choose(&Subject::version(Version::parse("5.2.21153"))),
@@ -172,7 +172,7 @@ fn pages_that_are_lacking_are_said_to_be() {
 fn needs_host(made: &MadeUp) -> Option<(Signal, String)> {
     let kernels = Kernels::default();
     let signals = Signals::read(&made.memory, &[Addr(PAGE_OF_SIGNALS)]);
-    Device::read(&made.memory, signals, &kernels).needs_host(handle(1))
+    Device::read(&made.memory, signals, &[], &kernels).needs_host(handle(1))
 }
 
 #[test]

@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 
 /// `ioctl`, and the calls a polling loop makes.
 const IOCTL: u64 = 16;
+const FUTEX: u64 = 202;
 const PAUSES: [u64; 3] = [24, 35, 230];
 /// Events of one wait that are read; bytes of the stack looked through for a signal.
 const MAX_EVENTS: u64 = 4096;
@@ -134,10 +135,15 @@ impl Waits<'_> {
             None => true,
             Some(_) => call.is_some_and(|n| PAUSES.contains(&n)),
         };
-        if innermost.domain == "hsa" {
-            return if polls { self.spinning(index, calls, innermost) } else { None };
+        if innermost.domain != "hsa" {
+            return self.by_name(index, calls, polls);
         }
-        self.by_name(index, calls, polls)
+        if polls {
+            return self.spinning(index, calls, innermost);
+        }
+        // between two waits it prepares the next: no more of a progress; a lock it sleeps for is another's to tell
+        let works = call != Some(FUTEX) && self.is_service(index, calls);
+        works.then(|| self.service(index, 0, vec![Evidence::new("it is between two waits for the GPU's events")]))
     }
 
     /// Whether the frames further in than `end` are the C library's or the kernel's.
@@ -257,6 +263,10 @@ impl Waits<'_> {
         if self.is_service(index, calls) {
             return Some(self.service(index, 0, evidence("the HSA runtime's event thread")));
         }
+        // a call that only looks whether the device is done returns at once
+        if calls.iter().filter_map(Call::signature).any(|s| s.means.word("looks").is_some()) {
+            return None;
+        }
         let always = innermost.signature().is_some_and(|s| s.means.word("always").is_some());
         let signal = self.choose(index, calls, &[]);
         // calls that do other work as well wait only where a signal that is not done says so
@@ -268,6 +278,12 @@ impl Waits<'_> {
     /// In a library of which the names are all we know.
     fn by_name(&self, index: usize, calls: &[Call], polls: bool) -> Option<Found> {
         let innermost = calls.first()?;
+        if innermost.domain == "hip"
+            && polls
+            && let Some(found) = self.full_queue(index, calls)
+        {
+            return Some(found);
+        }
         let call = calls.iter().take_while(|c| c.domain == innermost.domain).filter(|c| c.waits().is_some()).last()?;
         let sleeps = self.view.syscall(index).and_then(|c| c.number).is_some_and(|n| ASLEEP.contains(&n));
         if call.domain == "hip" {
@@ -297,7 +313,7 @@ impl Waits<'_> {
     fn polling_hip(&self, index: usize, calls: &[Call], call: &Call) -> Option<Found> {
         let signature = call.signature().filter(|s| s.means.word("synchronises").is_some())?;
         let function = call.function.as_deref()?;
-        let waiting: Vec<_> = self.device.rings.iter().filter(|r| r.queue.pending() > 0).collect();
+        let waiting: Vec<_> = self.device.waiting().collect();
         if waiting.is_empty() || !self.yields(index, calls) {
             return None;
         }
@@ -306,11 +322,43 @@ impl Waits<'_> {
         let device = DeviceWait {
             polls: true,
             over: false,
-            pulse: self.device.rings.iter().flat_map(|r| [r.queue.at.0, r.queue.read]).collect(),
+            pulse: self.device.any_pulse(),
             state: waiting.iter().take(3).flat_map(|r| self.device.describe_queue(r)).collect(),
+            program: false,
+            brief: self.device.brief(None),
         };
         let evidence = vec![Evidence::new(said)];
         let resource = self.own(index, ResourceKind::GpuStream, "the GPU".to_owned());
+        Some(Found { resource, timeout: Timeout::None, evidence, device, signal: None })
+    }
+
+    /// In a loop inside HIP until a queue, which is full, has room for another packet (ROCclr device/rocm/rocvirtual.cpp,
+    /// dispatchGenericAqlPacket: it asks for an index, then yields until the device has come near enough).
+    fn full_queue(&self, index: usize, calls: &[Call]) -> Option<Found> {
+        let mut full = self.device.rings.iter().filter(|r| r.queue.is_full());
+        let ring = full.next().filter(|_| full.next().is_none() && self.yields(index, calls))?;
+        let queue = &ring.queue;
+        let state = self.device.describe_queue(ring);
+        let mut evidence =
+            vec![Evidence::new(format!("it polls until queue {} has room: it runs and does not get on", queue.at))];
+        evidence.extend(state.iter().map(Evidence::new));
+        let device = DeviceWait {
+            polls: true,
+            over: false,
+            pulse: vec![queue.at.0, queue.read],
+            state,
+            program: false,
+            brief: Some(format!("{}, and there is room for no more", self.device.brief_queue(ring))),
+        };
+        let resource = Resource {
+            id: ResourceId::At(self.view.process, queue.at),
+            kind: ResourceKind::GpuQueue,
+            name: None,
+            address: Some(queue.at),
+            reentrancy: Reentrancy::Unknown,
+            wakers: Wakers::Outside,
+            idle: false,
+        };
         Some(Found { resource, timeout: Timeout::None, evidence, device, signal: None })
     }
 
@@ -335,15 +383,31 @@ impl Waits<'_> {
         // HIP waits for "below 1" everywhere: rocclr device/rocm/rocvirtual.hpp, WaitForSignal
         let below_one = calls.iter().any(|c| c.domain == "hip");
         let Some(signal) = signal else {
-            let device = DeviceWait { polls, ..DeviceWait::default() };
+            // whether the device gets on, its queues tell
+            let waiting: Vec<_> = self.device.waiting().collect();
+            let device = DeviceWait {
+                polls,
+                over: false,
+                pulse: if waiting.is_empty() { Vec::new() } else { self.device.any_pulse() },
+                state: waiting.iter().take(3).flat_map(|r| self.device.describe_queue(r)).collect(),
+                program: false,
+                brief: self.device.brief(None).filter(|_| !waiting.is_empty()),
+            };
             let resource = self.own(index, ResourceKind::GpuSignal, "the GPU".to_owned());
             return Found { resource, timeout, evidence, device, signal: None };
         };
         let device = DeviceWait {
             polls,
             over: below_one && signal.value < 1,
-            pulse: self.device.pulse(&signal),
+            // HIP's work lies in queues: where none was found, nothing tells whether the device gets on
+            pulse: if polls && below_one && self.device.rings.is_empty() {
+                Vec::new()
+            } else {
+                self.device.pulse(&signal)
+            },
             state: self.device.describe(&signal, below_one),
+            program: self.device.is_idle() && !(below_one && self.device.rings.is_empty()),
+            brief: self.device.brief(Some(signal.at)),
         };
         let mut evidence = evidence;
         evidence.extend(device.state.iter().map(Evidence::new));

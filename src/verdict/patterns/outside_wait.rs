@@ -49,12 +49,48 @@ pub(super) fn around_gpu(scene: &Scene<'_>, step: Step, held: ResourceId) -> Str
 }
 
 fn gpu(scene: &Scene<'_>) -> Option<Story> {
-    tell(
-        scene,
-        is_device,
-        "Do not hold a lock or the GIL across a wait for the device: synchronise first, then lock. Let no kernel depend on \
-         a later call from the same process. Look at the kernel with the GPU debugger where no host thread is involved.",
-    )
+    let Shape::Chain { root, holds, .. } = scene.shape else { return None };
+    let facts = scene.look.facts;
+    let call = facts.device_calls.get(&root).and_then(|calls| calls.first()).map_or("", |c| c.function.as_str());
+    let debugger = match call {
+        c if c.starts_with("hip") || c.starts_with("hsa") => "rocgdb (info agents, info queues, info dispatches)",
+        c if c.starts_with("cu") => "cuda-gdb (info cuda kernels)",
+        _ => "the GPU's debugger",
+    };
+    let held = if holds.is_empty() {
+        ""
+    } else {
+        "Do not hold a lock or the GIL across a wait for the device: synchronise first, then lock. "
+    };
+    let device = facts.devices.get(&root);
+    if device.is_some_and(|d| d.program) {
+        let advice = format!(
+            "{held}Find what was to set the signal: a thread of this process, a callback, or another process that shares it."
+        );
+        return tell(scene, is_device, &advice);
+    }
+    let advice = format!(
+        "{held}Look at the oldest kernel with {debugger}, and in the kernel's log for a reset of the GPU. Let no kernel \
+         wait for what the same process does only later."
+    );
+    let mut story = tell(scene, is_device, &advice)?;
+    if device.is_some_and(|d| !d.pulse.is_empty()) {
+        story.explanation += &match scene.look.movement {
+            Some(m) => format!(
+                " Between the two looks, {} apart, the GPU did nothing that memory shows; a kernel that takes long looks \
+                 the same: a longer --interval tells them apart.",
+                told(m.apart)
+            ),
+            None => " One look cannot tell a kernel that takes long from one that hangs.".to_owned(),
+        };
+    }
+    Some(story)
+}
+
+/// `0.5 s`, `30 s`.
+fn told(apart: std::time::Duration) -> String {
+    let seconds = apart.as_secs_f64();
+    if seconds < 10.0 { format!("{seconds:.1} s") } else { format!("{seconds:.0} s") }
 }
 
 fn peer(scene: &Scene<'_>) -> Option<Story> {

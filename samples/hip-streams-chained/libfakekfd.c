@@ -1,0 +1,1 @@
+../rocm/fakekfd.c
