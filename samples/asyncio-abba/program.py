@@ -1,4 +1,9 @@
 """Two tasks take two asyncio locks in opposite order: the loop sleeps, and nobody can ever wake it."""
+import sys
+
+if sys.argv[1:] == ["python"]:
+    sys.modules["_asyncio"] = None  # asyncio's Python half alone
+
 import asyncio
 
 import ready

@@ -1,4 +1,9 @@
 """Healthy: the tasks of asyncio-abba, but a time-out will end it; and a lock of threads given back before each await."""
+import sys
+
+if sys.argv[1:] == ["python"]:
+    sys.modules["_asyncio"] = None  # asyncio's Python half alone
+
 import asyncio
 import threading
 

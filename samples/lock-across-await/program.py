@@ -1,4 +1,9 @@
 """A task keeps a lock of threads while it is suspended; another task of the same loop wants it, and blocks the loop."""
+import sys
+
+if sys.argv[1:] == ["python"]:
+    sys.modules["_asyncio"] = None  # asyncio's Python half alone
+
 import asyncio
 import threading
 

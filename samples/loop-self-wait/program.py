@@ -1,4 +1,9 @@
 """A coroutine blocks its event loop in result() of a coroutine on the same loop."""
+import sys
+
+if sys.argv[1:] == ["python"]:
+    sys.modules["_asyncio"] = None  # asyncio's Python half alone
+
 import asyncio
 
 import ready

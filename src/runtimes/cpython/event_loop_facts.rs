@@ -1,10 +1,11 @@
 //! Event loops as facts: the future of a task is held by the thread that runs the task's loop, and so is a lock that a
 //! suspended task took.
 
-use super::event_loops::Held;
+use super::event_loops::{Held, Suspended};
+use super::executors::{Pool, Worker};
 use super::facts::Telling;
 use super::place::Framed;
-use super::tasks::{RunningLoop, Task};
+use super::tasks::{LoopKind, RunningLoop, Task};
 use crate::facts::{
     self, Certainty, Evidence, Facts, Hold, Holder, Mode, Reentrancy, Resource, ResourceId, ResourceKind, Wakers,
 };
@@ -16,10 +17,32 @@ const MAX_TOLD: usize = 256;
 impl Telling<'_> {
     /// Tells of tasks, and who completes the futures and holds the locks that threads wait for.
     pub(super) fn tell_work(&self, facts: &mut Facts) {
+        self.tell_other_loops(facts);
         self.tell_tasks(facts);
         self.tell_suspended(facts);
         self.tell_chained(facts);
         self.tell_rings(facts);
+    }
+
+    /// Says which loops run of which little or nothing is known.
+    fn tell_other_loops(&self, facts: &mut Facts) {
+        for running in self.scene.event_loops.loops.iter().filter(|l| l.kind == LoopKind::Uvloop) {
+            facts.notes.push(format!(
+                "thread {} runs an event loop of uvloop, at {}: its tasks are read, its timers and descriptors are not",
+                self.tid(running.thread),
+                running.at
+            ));
+        }
+        let of_trio = |f: &Framed| {
+            let code = f.code.as_ref().filter(|c| c.file.ends_with("trio/_core/_run.py"));
+            code.is_some_and(|c| c.name == "run" || c.name == "unrolled_run")
+        };
+        for (thread, _) in self.scene.stacks.iter().filter(|(_, s)| s.frames.iter().any(of_trio)) {
+            facts.notes.push(format!(
+                "thread {} runs an event loop of trio, by its stack: tasks of trio are not decoded",
+                self.tid(*thread)
+            ));
+        }
     }
 
     pub(super) fn at(&self, addr: Addr) -> ResourceId {
@@ -73,24 +96,91 @@ impl Telling<'_> {
     /// What a task waits for, in words.
     fn awaits(&self, task: &Task) -> Option<String> {
         let work = &self.scene.event_loops;
-        let code = task.frames.first()?.code.as_ref()?;
-        let (this, class) = task.method_of.clone().map_or((None, String::new()), |(at, class)| (Some(at), class));
-        let asyncio = code.file.contains("/asyncio/");
-        match (code.file_name(), code.name.as_str()) {
-            ("locks.py", "acquire" | "wait") | ("queues.py", "get" | "put" | "join") if asyncio => {
-                let holder = work.suspended.iter().find(|s| matches!(s.held, Held::Other(m, _) if Some(m) == this));
-                let holder =
-                    holder.and_then(|s| work.tasks.get(s.task)).map(|t| format!(", which task “{}” holds", t.name));
-                let at = this.map(|t| format!(" at {t}")).unwrap_or_default();
-                Some(format!("asyncio.{class}{at}{}", holder.unwrap_or_default()))
+        if let Some(future) = task.work {
+            return Some(self.words_of_work(future));
+        }
+        let others = || match task.gathers.as_slice() {
+            [one] => work.tasks.iter().find(|t| t.at == *one).map(|t| format!("task “{}”", t.name)),
+            _ => None,
+        };
+        if let Some(call) = &task.call {
+            let name = |at: Addr| work.names.get(&at).map(String::as_str);
+            let holder = task.wants.and_then(|lock| {
+                let holds = |s: &&Suspended| matches!(s.held, Held::Other(m, _) if m == lock);
+                work.suspended.iter().find(holds).and_then(|s| work.tasks.get(s.task))
+            });
+            let holder = holder.map(|t| format!(", which task “{}” holds", t.name)).unwrap_or_default();
+            return Some(format!("{}{holder}", call.words(call.object.and_then(name))));
+        }
+        let waiter = task.waiter?;
+        if let Some(other) = work.tasks.iter().find(|t| t.at == waiter) {
+            return Some(format!("task “{}”", other.name));
+        }
+        match task.gathers.len() {
+            0 => Some(format!("a future at {waiter}")),
+            1 => others().map(|o| format!("asyncio.shield of {o}")).or_else(|| Some(format!("a future at {waiter}"))),
+            n => Some(format!("asyncio.gather of {n}")),
+        }
+    }
+
+    /// What an executor's work is called that a task waits for, and who does it.
+    fn words_of_work(&self, future: Addr) -> String {
+        for pool in &self.scene.pools {
+            if let Some(worker) = pool.workers.iter().find(|w| w.task.is_some_and(|(f, _)| f == future)) {
+                let function = self.function_of(worker).unwrap_or_else(|| "work".to_owned());
+                return format!(
+                    "{function}, which thread {} of {} runs",
+                    self.tid(worker.thread),
+                    self.name_of_pool(pool)
+                );
             }
-            ("tasks.py", "sleep") if asyncio => Some("asyncio.sleep".to_owned()),
-            _ if !task.gathers.is_empty() => Some(format!("asyncio.gather of {}", task.gathers.len())),
-            _ => {
-                let waiter = task.waiter?;
-                let other = work.tasks.iter().find(|t| t.at == waiter);
-                Some(other.map_or_else(|| format!("a future at {waiter}"), |t| format!("task “{}”", t.name)))
+            if pool.queued.contains(&future) {
+                return format!("work that is queued in {}", self.name_of_pool(pool));
             }
+        }
+        match self.scene.event_loops.chained.iter().find(|c| c.future == future).and_then(|c| self.runner(c.event_loop))
+        {
+            Some(other) => format!("a coroutine of the event loop that thread {} runs", self.tid(other.thread)),
+            None => format!("a future of threads at {future}"),
+        }
+    }
+
+    /// The function of Python's that a worker of an executor is in.
+    fn function_of(&self, worker: &Worker) -> Option<String> {
+        let (_, frame) = worker.task?;
+        let framed = self.scene.stacks.get(&worker.thread)?.frames.get(frame)?;
+        // work that is no function of Python's has no frame but that of the work item
+        let code = framed.code.as_ref().filter(|_| !framed.is("thread.py", "run"))?;
+        Some(code.function.clone())
+    }
+
+    /// What several pieces of work of executors are called together: `the result of check in executor "jobs"`.
+    pub(super) fn name_of_work(&self, works: &[Addr]) -> String {
+        let pools = &self.scene.pools;
+        let has = |p: &&Pool, future: &Addr| {
+            p.queued.contains(future) || p.workers.iter().any(|w| w.task.is_some_and(|(f, _)| f == *future))
+        };
+        let mut of: Vec<String> = works
+            .iter()
+            .map(|f| {
+                pools.iter().find(|p| has(p, f)).map_or_else(|| "another loop".to_owned(), |p| self.name_of_pool(p))
+            })
+            .collect();
+        of.sort();
+        of.dedup();
+        let function = match works {
+            [one] => pools
+                .iter()
+                .flat_map(|p| &p.workers)
+                .find(|w| w.task.is_some_and(|(f, _)| f == *one))
+                .and_then(|w| self.function_of(w)),
+            _ => None,
+        };
+        match (function, works.len()) {
+            (Some(function), _) => format!("the result of {function} in {}", of.join(", ")),
+            (None, 1) if of == ["another loop"] => "the result of a coroutine of another loop".to_owned(),
+            (None, 1) => format!("the result of work in {}", of.join(", ")),
+            (None, n) => format!("the results of {n} pieces of work in {}", of.join(", ")),
         }
     }
 
@@ -170,9 +260,10 @@ impl Telling<'_> {
             let mut how = vec![chained.how.clone()];
             how.push(match running.in_callback {
                 true => format!(
-                    "thread {tid} runs that loop: _run_once is on its stack, with a callback it has not returned from"
+                    "thread {tid} runs that loop: {}, with a callback it has not returned from",
+                    running.kind.proof()
                 ),
-                false => format!("thread {tid} runs that loop: _run_once is on its stack"),
+                false => format!("thread {tid} runs that loop: {}", running.kind.proof()),
             });
             let id = self.at(chained.source);
             let future = self.at(chained.future);

@@ -165,6 +165,59 @@ impl<'a> Holds<'a> {
         }
     }
 
+    /// Gives `found` a manager whose block is entered, and those whose blocks it keeps entered itself: a generator's, an exit
+    /// stack's. Of a condition of asyncio its lock, too, where none of the frames inside waits on the condition.
+    pub(super) fn managers(
+        &self,
+        manager: Addr,
+        inner: &[Framed],
+        codes: &mut Codes,
+        depth: usize,
+        found: &mut dyn FnMut(Addr),
+    ) {
+        let o = self.objects;
+        let Some(kind) = o.type_of(manager).filter(|_| depth < MAX_DEPTH) else { return };
+        if !is_lent_by_task(o, inner, manager) {
+            found(manager);
+        }
+        match kind.name.as_str() {
+            "Condition" => {
+                let lock = o.attribute(manager, "_lock").filter(|l| !is_lent_by_task(o, inner, *l));
+                lock.into_iter().for_each(found);
+            }
+            "_GeneratorContextManager" | "_AsyncGeneratorContextManager" => {
+                if let Some(generator) = o.attribute(manager, "gen") {
+                    self.managers_of_generator(generator, inner, codes, depth + 1, found);
+                }
+            }
+            "ExitStack" | "AsyncExitStack" => {
+                let entries = o.attribute(manager, "_exit_callbacks").filter(|d| o.is(*d, "collections.deque"));
+                for entry in entries.map(|d| o.deque(d, MAX_STACKED)).unwrap_or_default() {
+                    let exit = o.is(entry, "tuple").then(|| o.tuple(entry).ok()?.get(1).copied()).flatten();
+                    if let Some(manager) = exit.and_then(|e| bound_exit(o, e)) {
+                        self.managers(manager, inner, codes, depth + 1, found);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The managers whose blocks a suspended generator is inside of.
+    pub(super) fn managers_of_generator(
+        &self,
+        generator: Addr,
+        inner: &[Framed],
+        codes: &mut Codes,
+        depth: usize,
+        found: &mut dyn FnMut(Addr),
+    ) {
+        let Some((framed, _)) = self.suspended(generator, codes) else { return };
+        for block in self.blocks_of(&framed) {
+            self.managers(block.manager, inner, codes, depth, found);
+        }
+    }
+
     /// The generators that a frame can name, or iterates over, which are suspended inside the block of this lock: their
     /// names and the lines of the blocks. On the value stack may stand left-overs, so that none of it is proof.
     pub(super) fn in_generators(
@@ -219,6 +272,13 @@ impl<'a> Holds<'a> {
 /// though the block is still entered. Several conditions may share one lock, and the block may name the lock itself.
 fn is_lent(objects: &Objects<'_>, inner: &[Framed], lock: Addr) -> bool {
     let waits = |f: &Framed| f.is("threading.py", "wait") || f.is("synchronize.py", "wait");
+    let belongs = |f: &Framed| f.first_argument(objects).and_then(|c| objects.attribute(c, "_lock")) == Some(lock);
+    inner.iter().any(|f| waits(f) && belongs(f))
+}
+
+/// The same among tasks: whether one of the frames inside a block waits on a condition of asyncio that `lock` belongs to.
+fn is_lent_by_task(objects: &Objects<'_>, inner: &[Framed], lock: Addr) -> bool {
+    let waits = |f: &Framed| f.is("locks.py", "wait");
     let belongs = |f: &Framed| f.first_argument(objects).and_then(|c| objects.attribute(c, "_lock")) == Some(lock);
     inner.iter().any(|f| waits(f) && belongs(f))
 }

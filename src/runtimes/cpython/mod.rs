@@ -5,6 +5,7 @@
 
 mod attached;
 mod attached_facts;
+mod calls;
 mod census;
 mod code;
 mod containers;
@@ -16,6 +17,7 @@ mod facts;
 mod find;
 mod frames;
 mod frozen;
+mod futures;
 mod gil;
 mod gil_facts;
 mod givers;

@@ -4,7 +4,7 @@
 
 use super::objects::{Objects, words_of};
 use super::offsets::FrameLayout;
-use super::place::{Framed, PyStack};
+use super::place::Framed;
 use super::slots::Reference;
 use crate::memory::MemoryExt;
 use crate::units::Addr;
@@ -47,8 +47,8 @@ impl<'a> Names<'a> {
     }
 
     /// The best name of `target` that the variables of these stacks give.
-    pub(super) fn find(&self, target: Addr, stacks: &[&PyStack<'_>]) -> Option<String> {
-        let frames = || stacks.iter().flat_map(|s| s.frames.iter().take(MAX_FRAMES));
+    pub(super) fn find(&self, target: Addr, stacks: &[&[Framed]]) -> Option<String> {
+        let frames = || stacks.iter().flat_map(|s| s.iter().take(MAX_FRAMES));
         // multiprocessing's locks are known by the object around them
         let is_inner = self.objects.is(target, "_multiprocessing.SemLock");
         let around = is_inner.then(|| frames().find_map(|f| self.wrapper(f, target))).flatten();

@@ -5,9 +5,9 @@
 
 use super::attached::AttachOffsets;
 use super::containers::ContainerOffsets;
+use super::futures::AsyncioOffsets;
 use super::inferred::CallOffsets;
 use super::locks::LockOffsets;
-use super::tasks::AsyncioOffsets;
 use super::with_blocks::WithOffsets;
 use crate::layout::{Field, Layouts, Subject, Table, Version};
 use crate::memory::{Memory, MemoryExt};

@@ -52,7 +52,7 @@ impl Telling<'_> {
         Some(wait)
     }
 
-    fn name_of_pool(&self, pool: &Pool) -> String {
+    pub(super) fn name_of_pool(&self, pool: &Pool) -> String {
         match (&pool.prefix, self.scene.names.get(&pool.addr)) {
             (_, Some(name)) => format!("executor {name}"),
             (Some(prefix), None) => format!("executor \"{prefix}\""),

@@ -128,7 +128,9 @@ impl<'a> Scene<'a> {
         let attachments = Attachments::look(objects, census, &places, threads, |i| waits.contains_key(&i));
         let names = name_all(objects, &stacks, &witnessed, &waits, &attachments);
         let entered = entered::find(objects, &stacks, &witnessed, &waits);
-        let event_loops = EventLoops::look(objects, census, stacks.iter().map(|(i, s)| (*i, s.frames.as_slice())));
+        let all = stacks.iter().map(|(i, s)| (*i, s.frames.as_slice()));
+        let idents = stacks.iter().flat_map(|(i, s)| s.states.iter().map(|p| (p.thread.pthread, *i))).collect();
+        let event_loops = EventLoops::look(objects, census, all, &idents);
         Scene {
             places,
             stacks,
@@ -393,7 +395,7 @@ fn name_all(
     let names = Names::new(objects);
     who.into_iter()
         .filter_map(|(object, threads)| {
-            let stacks: Vec<_> = threads.iter().filter_map(|t| stacks.get(t)).collect();
+            let stacks: Vec<_> = threads.iter().filter_map(|t| stacks.get(t)).map(|s| s.frames.as_slice()).collect();
             Some((object, names.find(object, &stacks)?))
         })
         .collect()
@@ -419,7 +421,7 @@ pub(super) fn rehearse(objects: &Objects<'_>, census: &Census) {
     for w in &witnessed {
         inference.rehearse(w, stacks.get(w.thread).map_or(&[][..], |s| s.as_slice()));
     }
-    EventLoops::look(objects, census, all);
+    EventLoops::look(objects, census, all, &HashMap::new());
     let mut asked: BTreeSet<Addr> = BTreeSet::new();
     // on some versions only the exit method of what is waited for stands on the newest frame's stack
     let plain = witnessed.iter().filter(|w| w.lock.kind == LockKind::Lock).map(|w| w.lock.addr);

@@ -24,6 +24,8 @@ enum Behind {
     Task(usize, Option<Addr>),
     /// A lock that is taken, and that no task is inside of.
     Lost(Addr),
+    /// The end of work that an executor has: its `concurrent.futures.Future`.
+    Work(Addr),
 }
 
 /// Tasks that wait for each other, each with what it is behind; or all that wait for a lost lock.
@@ -35,10 +37,11 @@ struct Ring {
 impl Telling<'_> {
     /// Tells of loops whose tasks wait for each other.
     pub(super) fn tell_rings(&self, facts: &mut Facts) {
-        for running in &self.scene.event_loops.loops {
-            if !running.in_callback {
-                self.tell_ring(*running, facts);
-            }
+        let work = &self.scene.event_loops;
+        for running in work.loops.iter().filter(|l| !l.in_callback) {
+            // of tasks that were not read one may be able to go on
+            let exhausted = running.exhausted && work.complete;
+            self.tell_ring(RunningLoop { exhausted, ..*running }, facts);
         }
     }
 
@@ -52,12 +55,16 @@ impl Telling<'_> {
             .filter(|i| !timed.contains(i))
             .filter_map(|i| Some((*i, self.behind(tasks.get(*i)?))).filter(|(_, b)| !b.is_empty()))
             .collect();
-        let stuck = stuck(&behind);
-        let Some(Ring { tasks: ring, lost }) = ring_of(&behind, &stuck) else { return };
+        let for_ever = stuck(&behind, |_| false);
+        let Some(Ring { tasks: ring, lost }) = ring_of(&behind, &for_ever) else {
+            self.tell_work_awaited(running, &mine, &behind, facts);
+            return;
+        };
+        let stuck = for_ever;
         let words = self.ring_words(&ring, lost);
         let tid = self.tid(running.thread);
         let all = mine.iter().all(|i| stuck.contains(i));
-        if !all || !running.exhausted {
+        if !all || !running.exhausted || (lost.is_some() && self.may_be_called_back(running)) {
             facts.notes.push(format!("in the event loop that thread {tid} runs {words}"));
             return;
         }
@@ -65,6 +72,7 @@ impl Telling<'_> {
         let lock = ring.iter().find_map(|(_, b)| match b {
             Behind::Task(_, lock) => *lock,
             Behind::Lost(lock) => Some(*lock),
+            Behind::Work(_) => None,
         });
         let Some(at) = lock.or_else(|| ring.first().and_then(|(i, _)| tasks.get(*i)).map(|t| t.at)) else { return };
         let id = ResourceId::At(self.view.process, at);
@@ -73,7 +81,7 @@ impl Telling<'_> {
             id,
             kind: ResourceKind::PythonTask,
             name: Some(match lock {
-                Some(lock) => format!("the asyncio.Lock at {lock}"),
+                Some(lock) => self.name_of_lock(lock),
                 None => "the tasks of its event loop".to_owned(),
             }),
             address: Some(at),
@@ -114,6 +122,109 @@ impl Telling<'_> {
         });
     }
 
+    /// Whether a thread beside the loop's may make the loop run a callback, which may give a lock back: any but the workers of
+    /// executors that wait for work.
+    fn may_be_called_back(&self, running: RunningLoop) -> bool {
+        let idle = |thread: &usize| {
+            self.scene.pools.iter().flat_map(|p| &p.workers).any(|w| w.thread == *thread && w.task.is_none())
+        };
+        self.scene.stacks.iter().any(|(t, s)| *t != running.thread && !s.frames.is_empty() && !idle(t))
+    }
+
+    /// A loop that has nothing left to do because its tasks wait for work of executors, or for tasks that do: the threads that
+    /// do that work, or would have to be done with theirs first, are all that can bring it to go on.
+    fn tell_work_awaited(
+        &self,
+        running: RunningLoop,
+        mine: &[usize],
+        behind: &BTreeMap<usize, Vec<Behind>>,
+        facts: &mut Facts,
+    ) {
+        let waits = stuck(behind, |_| true);
+        if !running.exhausted || mine.is_empty() || !mine.iter().all(|i| waits.contains(i)) {
+            return;
+        }
+        let mut works: Vec<Addr> = behind
+            .values()
+            .flatten()
+            .filter_map(|b| match b {
+                Behind::Work(future) => Some(*future),
+                _ => None,
+            })
+            .collect();
+        works.sort_unstable();
+        works.dedup();
+        let mut workers: BTreeSet<usize> = BTreeSet::new();
+        for work in &works {
+            let Some(threads) = self.workers_of(*work) else { return };
+            workers.extend(threads);
+        }
+        if workers.is_empty() {
+            return;
+        }
+        let id = ResourceId::At(self.view.process, running.at);
+        let name = self.name_of_work(&works);
+        let mode = if workers.len() == 1 { Mode::Exclusive } else { Mode::Any };
+        facts.resources.retain(|r| r.id != id);
+        facts.resources.push(Resource {
+            id,
+            kind: ResourceKind::PythonTask,
+            name: Some(name.clone()),
+            address: Some(running.at),
+            reentrancy: Reentrancy::Plain,
+            wakers: Wakers::Holders,
+            idle: false,
+        });
+        let tid = self.tid(running.thread);
+        for worker in &workers {
+            facts.holds.push(Hold {
+                holder: Holder::Thread(self.thread(*worker)),
+                of: id,
+                mode,
+                certainty: Certainty::Witnessed,
+                taken_at: None,
+                taken_at_managed: None,
+                evidence: vec![Evidence::new(format!(
+                    "{} for {name}, or for tasks that do, and the loop at {} waits in its selector with nothing ready, no \
+                     timer and no descriptor but its own; thread {} is in such work, or in work that is before it",
+                    match mine.len() {
+                        1 => "the only task of the loop waits".to_owned(),
+                        n => format!("all {n} tasks of the loop wait"),
+                    },
+                    running.at,
+                    self.tid(*worker)
+                ))],
+            });
+        }
+        let (frame, managed_frame) = self.outside_loop(running);
+        facts.waits.push(Wait {
+            thread: self.thread(running.thread),
+            on: id,
+            mode,
+            timeout: Timeout::None,
+            frame,
+            managed_frame,
+            evidence: vec![Evidence::new(format!("thread {tid} runs that loop: _run_once is on its stack, in select"))],
+        });
+    }
+
+    /// The threads that keep this work from ending: the one that does it, or where it is queued in an executor all of whose
+    /// workers are in other tasks, those. `None` where that is not known, or somebody is free to begin it.
+    fn workers_of(&self, future: Addr) -> Option<Vec<usize>> {
+        for pool in &self.scene.pools {
+            if let Some(worker) = pool.workers.iter().find(|w| w.task.is_some_and(|(f, _)| f == future)) {
+                return Some(vec![worker.thread]);
+            }
+            if pool.queued.contains(&future) {
+                return pool.is_exhausted().then(|| pool.workers.iter().map(|w| w.thread).collect());
+            }
+        }
+        // a coroutine of another loop: its thread is in a callback that it has not returned from
+        let work = &self.scene.event_loops;
+        let other = work.chained.iter().find(|c| c.future == future).and_then(|c| self.runner(c.event_loop))?;
+        other.in_callback.then(|| vec![other.thread])
+    }
+
     /// Tasks that a time-out will end: inside `asyncio.timeout` or its like, or waited for by `wait_for`.
     fn timed(&self, mine: &[usize]) -> BTreeSet<usize> {
         let work = &self.scene.event_loops;
@@ -129,14 +240,18 @@ impl Telling<'_> {
     /// What keeps a task from going on; empty where that is nothing known.
     fn behind(&self, task: &Task) -> Vec<Behind> {
         let work = &self.scene.event_loops;
-        if let (true, Some((lock, _))) = (task.locked, &task.method_of) {
+        if let Some(lock) = &task.wants {
             let inside = work.suspended.iter().filter(|s| matches!(&s.held, Held::Other(m, _) if m == lock));
-            let holders: Vec<usize> = inside.map(|s| s.task).collect();
+            let mut holders: Vec<usize> = inside.map(|s| s.task).collect();
+            holders.dedup();
             return match holders.as_slice() {
                 [one] => vec![Behind::Task(*one, Some(*lock))],
                 [] => vec![Behind::Lost(*lock)],
                 _ => Vec::new(),
             };
+        }
+        if let Some(future) = task.work {
+            return vec![Behind::Work(future)];
         }
         let index = |at: Addr| work.tasks.iter().position(|t| t.at == at);
         if let Some(other) = task.waiter.and_then(index) {
@@ -156,6 +271,14 @@ impl Telling<'_> {
         (native.or_else(|| self.innermost_loop(running.thread)).unwrap_or(FrameIx(0)), u32::try_from(at).ok())
     }
 
+    /// `the asyncio.Lock accounts (local of main)`, or by its address.
+    fn name_of_lock(&self, lock: Addr) -> String {
+        match self.scene.event_loops.names.get(&lock) {
+            Some(name) => format!("the asyncio.Lock {name}"),
+            None => format!("the asyncio.Lock at {lock}"),
+        }
+    }
+
     /// `task “a” holds the asyncio.Lock at 0x… (taken in both (x.py:4)) and waits for …`.
     fn ring_words(&self, ring: &[(usize, Behind)], lost: Option<Addr>) -> String {
         let work = &self.scene.event_loops;
@@ -170,13 +293,16 @@ impl Telling<'_> {
             .take(MAX_NAMED)
             .map(|(i, b)| match b {
                 Behind::Task(j, Some(lock)) => {
-                    format!("{}{} waits for the asyncio.Lock at {lock}, which {} holds", name(*i), place(*i), name(*j))
+                    let lock = self.name_of_lock(*lock);
+                    format!("{}{} waits for {lock}, which {} holds", name(*i), place(*i), name(*j))
                 }
                 Behind::Task(j, None) => format!("{}{} waits for the end of {}", name(*i), place(*i), name(*j)),
+                Behind::Work(_) => format!("{}{} waits for work of an executor", name(*i), place(*i)),
                 Behind::Lost(lock) => format!(
-                    "{}{} waits for the asyncio.Lock at {lock}, which is locked though no task is inside an `async with` of it",
+                    "{}{} waits for {}, which is locked though no task is inside an `async with` of it",
                     name(*i),
-                    place(*i)
+                    place(*i),
+                    self.name_of_lock(*lock)
                 ),
             })
             .collect();
@@ -187,14 +313,16 @@ impl Telling<'_> {
     }
 }
 
-/// The greatest set of tasks each of which waits only for tasks of the set, or for a lock nobody will release.
-fn stuck(behind: &BTreeMap<usize, Vec<Behind>>) -> BTreeSet<usize> {
+/// The greatest set of tasks each of which waits only for tasks of the set, or for a lock nobody will release; `work` says
+/// of which work of executors the end is not to be expected either.
+fn stuck(behind: &BTreeMap<usize, Vec<Behind>>, work: impl Fn(Addr) -> bool) -> BTreeSet<usize> {
     let mut stuck: BTreeSet<usize> = behind.keys().copied().collect();
     loop {
         // one that cannot end is enough: each of them must
         let holds_up = |b: &Behind| match b {
             Behind::Task(j, _) => stuck.contains(j),
             Behind::Lost(_) => true,
+            Behind::Work(future) => work(*future),
         };
         let free: Vec<usize> =
             behind.iter().filter(|(i, b)| stuck.contains(i) && !b.iter().any(holds_up)).map(|(i, _)| *i).collect();
@@ -213,6 +341,7 @@ fn ring_of(behind: &BTreeMap<usize, Vec<Behind>>, stuck: &BTreeSet<usize>) -> Op
         behind.get(i)?.iter().copied().find(|b| match b {
             Behind::Task(j, _) => stuck.contains(j),
             Behind::Lost(_) => true,
+            Behind::Work(_) => false,
         })
     };
     let mut seen: Vec<(usize, Behind)> = Vec::new();
@@ -228,6 +357,7 @@ fn ring_of(behind: &BTreeMap<usize, Vec<Behind>>, stuck: &BTreeSet<usize>) -> Op
         seen.push((at, b));
         match b {
             Behind::Task(j, _) => at = j,
+            Behind::Work(_) => return None,
             Behind::Lost(lock) => {
                 let waits = |i: &usize| behind.get(i).is_some_and(|b| b.contains(&Behind::Lost(lock)));
                 let waiters = stuck.iter().copied().filter(waits).map(|i| (i, Behind::Lost(lock)));
@@ -256,7 +386,7 @@ mod tests {
     fn a_ring_and_those_behind_it() {
         // 0 gathers 2 and 3, which wait for each other; 4 waits for 5, of which nothing is known
         let b = behind(&[(0, 3), (0, 2), (2, 3), (3, 2), (4, 5)], &[]);
-        let s = stuck(&b);
+        let s = stuck(&b, |_| false);
         assert_eq!(s, BTreeSet::from([0, 2, 3]));
         let Ring { tasks: ring, lost } = ring_of(&b, &s).unwrap();
         assert_eq!((ring.iter().map(|(i, _)| *i).collect::<Vec<_>>(), lost), (vec![2, 3], None));
@@ -265,14 +395,23 @@ mod tests {
     #[test]
     fn a_chain_that_ends_in_a_task_that_runs_is_no_ring() {
         let b = behind(&[(0, 1), (1, 2)], &[]);
-        assert!(stuck(&b).is_empty());
-        assert!(ring_of(&b, &stuck(&b)).is_none());
+        assert!(stuck(&b, |_| false).is_empty());
+        assert!(ring_of(&b, &stuck(&b, |_| false)).is_none());
+    }
+
+    #[test]
+    fn work_of_an_executor_holds_up_as_long_as_it_lasts() {
+        let mut b = behind(&[(0, 1), (2, 0)], &[]);
+        b.insert(1, vec![Behind::Work(Addr(0x88))]);
+        assert!(stuck(&b, |_| false).is_empty());
+        assert_eq!(stuck(&b, |f| f == Addr(0x88)).len(), 3);
+        assert!(ring_of(&b, &stuck(&b, |_| true)).is_none());
     }
 
     #[test]
     fn a_lost_lock_keeps_all_that_wait_for_it() {
         let b = behind(&[(0, 1)], &[1, 2]);
-        let s = stuck(&b);
+        let s = stuck(&b, |_| false);
         assert_eq!(s.len(), 3);
         let Ring { tasks: waiters, lost } = ring_of(&b, &s).unwrap();
         assert_eq!((waiters.len(), lost), (2, Some(Addr(0x77))));

@@ -1,5 +1,6 @@
 //! asyncio: event loops and the threads that run them, tasks, where they are suspended, and what they hold there.
 
+use super::calls::{Call, is_asyncios};
 use super::census::Census;
 use super::code::Codes;
 use super::frames::read_frame;
@@ -7,8 +8,7 @@ use super::objects::Objects;
 use super::place::Framed;
 use super::thread_names::{find_item, find_module};
 use super::threads::Interpreter;
-use crate::layout::{Subject, Table};
-use crate::memory::{Memory, MemoryExt, walk};
+use crate::memory::{MemoryExt, walk};
 use crate::units::Addr;
 use std::collections::HashSet;
 
@@ -23,55 +23,22 @@ const MAX_HANDLE: u64 = 256;
 /// Items of a suspended frame's stack among which the one it awaits is looked for. Since 3.15 others may stand above it.
 const MAX_TOP: u64 = 3;
 
-/// Offsets of asyncio's C half. Absent ones are not read.
-#[derive(Clone, Debug, Default)]
-pub(super) struct AsyncioOffsets {
-    task_loop: Option<u64>,
-    task_state: Option<u64>,
-    task_waiter: Option<u64>,
-    task_coro: Option<u64>,
-    task_name: Option<u64>,
-    future_loop: Option<u64>,
-    /// Since 3.14 a loop's tasks are in a list of its thread's, and those of threads that ended in one of the interpreter's.
-    task_node: Option<u64>,
-    thread_tasks: Option<u64>,
-    interpreter_tasks: Option<u64>,
+/// Whose event loop it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LoopKind {
+    /// asyncio's own.
+    Asyncio,
+    /// uvloop's: in C, its timers and descriptors are not known.
+    Uvloop,
 }
 
-/// Where the interpreter's own account says what (`.AsyncioDebug`, since 3.14), as 64-bit words.
-const OWN_TASK_NAME: u64 = 8;
-const OWN_TASK_CORO: u64 = 40;
-const OWN_TASK_NODE: u64 = 48;
-const OWN_INTERPRETER_TASKS: u64 = 64;
-const OWN_THREAD_TASKS: u64 = 96;
-/// Offsets beyond this are none.
-const MAX_OFFSET: u64 = 1 << 20;
-
-impl AsyncioOffsets {
-    /// Takes them from a table.
-    pub(super) fn choose(table: &Table, subject: &Subject) -> AsyncioOffsets {
-        let one = |name: &str, field: &str| table.layout(name, subject).and_then(|s| s.offset(field));
-        AsyncioOffsets {
-            task_loop: one("TaskObj", "task_loop"),
-            task_state: one("TaskObj", "task_state"),
-            task_waiter: one("TaskObj", "task_fut_waiter"),
-            task_coro: one("TaskObj", "task_coro"),
-            task_name: one("TaskObj", "task_name"),
-            future_loop: one("FutureObj", "fut_loop"),
-            task_node: one("TaskObj", "task_node"),
-            thread_tasks: one("_PyThreadStateImpl", "asyncio_tasks_head"),
-            interpreter_tasks: one("PyInterpreterState", "asyncio_tasks_head"),
+impl LoopKind {
+    /// How it is known that a thread runs it.
+    pub(super) fn proof(self) -> &'static str {
+        match self {
+            LoopKind::Asyncio => "_run_once is on its stack",
+            LoopKind::Uvloop => "the loop, one of uvloop, keeps its ident",
         }
-    }
-
-    /// Puts what the interpreter says of itself, at `section`, over what the tables say.
-    pub(super) fn correct(&mut self, memory: &dyn Memory, section: Addr) {
-        let own = |at: u64| memory.read_u64(section.checked_add(at)?).ok().filter(|v| (1..MAX_OFFSET).contains(v));
-        self.task_name = own(OWN_TASK_NAME).or(self.task_name);
-        self.task_coro = own(OWN_TASK_CORO).or(self.task_coro);
-        self.task_node = own(OWN_TASK_NODE).or(self.task_node);
-        self.interpreter_tasks = own(OWN_INTERPRETER_TASKS).or(self.interpreter_tasks);
-        self.thread_tasks = own(OWN_THREAD_TASKS).or(self.thread_tasks);
     }
 }
 
@@ -82,6 +49,7 @@ pub(super) struct RunningLoop {
     pub thread: usize,
     /// The loop object.
     pub at: Addr,
+    pub kind: LoopKind,
     /// Whether it runs a callback, a task's step above all, rather than waiting for something to do.
     pub in_callback: bool,
     /// Whether nothing but another thread or a signal can bring it to run a callback: it is in its selector, nothing is
@@ -100,12 +68,14 @@ pub(super) struct Task {
     pub waiter: Option<Addr>,
     /// The frames of its coroutines while it is suspended, innermost first; none while it runs.
     pub frames: Vec<Framed>,
-    /// The object and class whose method the innermost of them is, where it is one of asyncio's.
-    pub method_of: Option<(Addr, String)>,
-    /// Of an `asyncio.Lock` it is about to take: whether that is locked.
-    pub locked: bool,
-    /// The children of the `asyncio.gather` it waits for.
+    /// The call of asyncio's that it is in.
+    pub call: Option<Call>,
+    /// The `asyncio.Lock` that it is about to take and that is locked.
+    pub wants: Option<Addr>,
+    /// The children of the `asyncio.gather` or the `asyncio.TaskGroup` it waits for, or what it shields.
     pub gathers: Vec<Addr>,
+    /// The `concurrent.futures.Future` it waits for: work of an executor.
+    pub work: Option<Addr>,
     /// What it waits for by `asyncio.wait_for`, up to 3.11 a task of its own, or by `asyncio.wait`: locals of these.
     pub bounds: Vec<Addr>,
 }
@@ -123,6 +93,7 @@ pub(super) fn loop_of(objects: &Objects<'_>, thread: usize, frames: &[Framed]) -
     Some(RunningLoop {
         thread,
         at: this,
+        kind: LoopKind::Asyncio,
         in_callback: inner.is_some_and(|f| f.is("events.py", "_run")),
         exhausted: selects && has_nothing_to_do(objects, this),
     })
@@ -138,25 +109,26 @@ fn has_nothing_to_do(objects: &Objects<'_>, event_loop: Addr) -> bool {
     size("_ready", "collections.deque") == Some(0) && size("_scheduled", "list") == Some(0) && watched == Some(1)
 }
 
-/// The tasks of all interpreters that have not ended. `busy` are the frames that threads run.
-pub(super) fn read_tasks(objects: &Objects<'_>, census: &Census, busy: &HashSet<Addr>) -> Vec<Task> {
+/// The tasks of all interpreters that have not ended, and whether there are no more of them. `busy` are the frames that
+/// threads run.
+pub(super) fn read_tasks(objects: &Objects<'_>, census: &Census, busy: &HashSet<Addr>) -> (Vec<Task>, bool) {
     let mut addrs: Vec<Addr> = Vec::new();
     for interpreter in &census.interpreters {
-        let listed = match (objects.o.asyncio.task_node, objects.o.asyncio.thread_tasks) {
-            (Some(node), Some(head)) => listed_tasks(objects, interpreter, node, head),
-            _ => weak_tasks(objects, interpreter),
-        };
-        addrs.extend(listed);
+        if let (Some(node), Some(head)) = (objects.o.asyncio.task_node, objects.o.asyncio.thread_tasks) {
+            addrs.extend(listed_tasks(objects, interpreter, node, head));
+        }
+        addrs.extend(weak_tasks(objects, interpreter));
     }
     addrs.sort_unstable();
     addrs.dedup();
+    let complete = addrs.len() < MAX_TASKS;
     addrs.truncate(MAX_TASKS);
     objects.memory.expect(&addrs.iter().map(|a| (*a, 192)).collect::<Vec<_>>());
     let mut codes = census.codes.borrow_mut();
-    addrs.into_iter().filter_map(|a| read_task(objects, &mut codes, busy, a)).collect()
+    (addrs.into_iter().filter_map(|a| read_task(objects, &mut codes, busy, a)).collect(), complete)
 }
 
-/// Up to 3.13: `asyncio.tasks._scheduled_tasks`, before 3.12 `_all_tasks`, a `WeakSet`.
+/// `asyncio.tasks._scheduled_tasks`, before 3.12 `_all_tasks`, a `WeakSet`. Since 3.14 only those of asyncio's Python half.
 fn weak_tasks(objects: &Objects<'_>, interpreter: &Interpreter) -> Vec<Addr> {
     let read = || {
         let module = find_module(objects, interpreter.modules, "asyncio.tasks")?;
@@ -191,46 +163,60 @@ fn listed_tasks(objects: &Objects<'_>, interpreter: &Interpreter, node: u64, hea
 }
 
 fn read_task(objects: &Objects<'_>, codes: &mut Codes, busy: &HashSet<Addr>, at: Addr) -> Option<Task> {
-    let a = &objects.o.asyncio;
-    // asyncio's Python half keeps attributes instead; nobody uses it where the C half is there
-    if !objects.is_kind_of(at, "_asyncio.Task") || objects.int32(at, a.task_state?).ok()? != 0 {
-        return None;
-    }
-    let some =
-        |field: Option<u64>| objects.addr(at, field?).ok().filter(|o| !o.is_null() && !objects.is(*o, "NoneType"));
-    let name = some(a.task_name).and_then(|n| match objects.type_of(n)?.name.as_str() {
-        "str" => objects.string(n).ok(),
-        // the number of a name nobody has asked for yet
-        "int" => objects.int(n).ok().map(|n| format!("Task-{n}")),
-        _ => None,
-    });
-    let waiter = some(a.task_waiter);
-    let frames = some(a.task_coro).map(|c| coroutine_frames(objects, codes, busy, c)).unwrap_or_default();
-    let asyncio = |f: &&Framed| f.code.as_ref().is_some_and(|c| c.file.contains("/asyncio/"));
-    let top = frames.first().filter(asyncio);
-    let method_of = top.and_then(|f| {
-        let this = f.first_argument(objects)?;
-        Some((this, objects.type_of(this)?.name.clone()))
-    });
-    let takes = top.is_some_and(|f| f.is("locks.py", "acquire"));
-    let lock = method_of.as_ref().filter(|(_, class)| takes && class == "Lock").map(|(at, _)| *at);
+    let task = objects.pending_task(at)?;
+    let waiter = task.waiter;
+    let frames = task.coroutine.map(|c| coroutine_frames(objects, codes, busy, c)).unwrap_or_default();
+    let call = Call::of(objects, &frames);
+    // the innermost frame: of `async with condition` it is the one of the condition's lock
+    let takes = frames.first().filter(|f| is_asyncios(f) && f.is("locks.py", "acquire"));
+    let lock = takes.and_then(|f| f.first_argument(objects)).filter(|l| objects.is(*l, "Lock"));
     let is_true = |v: Addr| objects.is(v, "bool") && objects.int(v) == Ok(1);
-    let gathering = waiter.filter(|w| objects.is(*w, "_GatheringFuture"));
-    let children = gathering.and_then(|g| objects.list(objects.attribute(g, "_children")?).ok());
-    let waits = frames.iter().filter(asyncio).filter(|f| f.is("tasks.py", "wait_for") || f.is("tasks.py", "wait"));
+    let wants = lock.filter(|l| objects.attribute(*l, "_locked").is_some_and(is_true));
+    let gathers = waiter.map(|w| gathered(objects, w, &frames)).unwrap_or_default();
+    let work = waiter.and_then(|w| work_of(objects, w));
+    let waits =
+        frames.iter().filter(|f| is_asyncios(f)).filter(|f| f.is("tasks.py", "wait_for") || f.is("tasks.py", "wait"));
     let bounds =
         waits.filter_map(|f| Some(objects.locals(&f.frame, f.code.as_ref()?))).flatten().map(|(_, v)| v).collect();
     Some(Task {
         at,
-        name: name.unwrap_or_else(|| format!("Task at {at}")),
-        event_loop: some(a.task_loop)?,
+        name: task.name.unwrap_or_else(|| format!("Task at {at}")),
+        event_loop: task.event_loop,
         waiter,
-        locked: lock.and_then(|l| objects.attribute(l, "_locked")).is_some_and(is_true),
-        method_of,
-        gathers: children.unwrap_or_default(),
+        call,
+        wants,
+        gathers,
+        work,
         bounds,
         frames,
     })
+}
+
+/// The tasks and futures that must all end before `waiter` does: those of an `asyncio.gather`, of an `asyncio.TaskGroup` whose
+/// block has ended, the one that `asyncio.shield` shields.
+fn gathered(objects: &Objects<'_>, waiter: Addr, frames: &[Framed]) -> Vec<Addr> {
+    if objects.is(waiter, "_GatheringFuture") {
+        return objects.attribute(waiter, "_children").and_then(|c| objects.list(c).ok()).unwrap_or_default();
+    }
+    let ends = |f: &&Framed| is_asyncios(f) && (f.is("taskgroups.py", "__aexit__") || f.is("taskgroups.py", "_aexit"));
+    if let Some(group) = frames.first().filter(ends).and_then(|f| f.first_argument(objects)) {
+        let tasks = objects.attribute(group, "_tasks").filter(|t| objects.is(*t, "set"));
+        return tasks.map(|t| objects.set(t)).unwrap_or_default();
+    }
+    // CPython `Lib/asyncio/tasks.py`, `shield`: the outer future's callback keeps the inner one
+    let shields = |f: &Addr| objects.function_name(*f).is_some_and(|n| n == "_outer_done_callback");
+    let callback = objects.callbacks(waiter).into_iter().find(shields);
+    let kept = callback.map(|c| objects.closure(c)).unwrap_or_default();
+    kept.into_iter().filter(|k| *k != waiter && objects.loop_of_future(*k).is_some()).take(1).collect()
+}
+
+/// The `concurrent.futures.Future` whose result a future of asyncio takes over (CPython `Lib/asyncio/futures.py`,
+/// `_chain_future`): its callback keeps it.
+fn work_of(objects: &Objects<'_>, waiter: Addr) -> Option<Addr> {
+    let checks = |f: &Addr| objects.function_name(*f).is_some_and(|n| n == "_call_check_cancel");
+    let callback = objects.callbacks(waiter).into_iter().find(checks)?;
+    let is_work = |k: &Addr| objects.is_kind_of(*k, "Future") && objects.attribute(*k, "_condition").is_some();
+    objects.closure(callback).into_iter().find(is_work)
 }
 
 /// The frames of a suspended coroutine and of those it awaits, innermost first. None where a thread runs it.
@@ -249,10 +235,20 @@ fn coroutine_frames(objects: &Objects<'_>, codes: &mut Codes, busy: &HashSet<Add
         let Some(code) = codes.load_one(objects, frame.code) else { break };
         let top = objects.top_of_stack(&frame, &code, MAX_TOP);
         here = top.into_iter().find_map(|o| awaited(objects, o)).flatten();
-        out.push(Framed { frame, code: Some(code) });
+        let framed = Framed { frame, code: Some(code) };
+        // the future of asyncio's Python half that is awaited: it is no more than that of the C half, which has no frame
+        if here.is_none() && is_future_awaited(&framed) {
+            break;
+        }
+        out.push(framed);
     }
     out.reverse();
     out
+}
+
+/// `Future.__await__` of asyncio's Python half.
+fn is_future_awaited(framed: &Framed) -> bool {
+    framed.code.as_ref().is_some_and(|c| c.name == "__await__" && c.file.ends_with("/asyncio/futures.py"))
 }
 
 /// What a suspended frame awaits, from an item of its stack: `None` where the item is none of those, `Some(None)` where it is
@@ -320,13 +316,7 @@ fn by_callbacks(objects: &Objects<'_>, future: Addr) -> Option<Chained> {
     let checks = |f: &Addr| objects.function_name(*f).is_some_and(|n| n == "_call_check_cancel");
     callbacks.into_iter().take(16).filter(checks).find_map(|callback| {
         objects.closure(callback).into_iter().find_map(|source| {
-            let a = &objects.o.asyncio;
-            let field = match () {
-                () if objects.is_kind_of(source, "_asyncio.Task") => a.task_loop?,
-                () if objects.is_kind_of(source, "_asyncio.Future") => a.future_loop?,
-                () => return None,
-            };
-            let event_loop = objects.addr(source, field).ok().filter(|l| !l.is_null())?;
+            let event_loop = objects.loop_of_future(source)?;
             let how = format!(
                 "the future at {future} is chained to the task at {source}: its callback _call_check_cancel keeps it, and the \
                  task's loop is the one at {event_loop}"
@@ -419,19 +409,6 @@ mod tests {
         assert_eq!(listed_tasks(&Objects::new(&m, &o), &interpreter(), NODE, TASKS).len(), 2);
         m.put_u64(Addr(b + NODE), 0x66_0000);
         assert_eq!(listed_tasks(&Objects::new(&m, &o), &interpreter(), NODE, TASKS).len(), 3);
-    }
-
-    #[test]
-    fn asyncios_own_account_goes_before_the_table() {
-        let mut m = Fake::new();
-        m.put(Addr(0x5000), &[0xff; 104]);
-        m.put_u64(Addr(0x5000 + OWN_TASK_NODE), 160);
-        let mut o = Offsets::choose((14, None), false, None).unwrap().asyncio;
-        let before = o.clone();
-        o.correct(&m, Addr(0x5000));
-        assert_eq!((o.task_node, o.task_coro), (Some(160), before.task_coro), "nonsense is no account");
-        o.correct(&m, Addr(0x9000));
-        assert_eq!(o.task_node, Some(160), "an account that cannot be read changes nothing");
     }
 
     #[test]
