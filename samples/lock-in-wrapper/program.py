@@ -1,13 +1,11 @@
 """A lock that a class takes by `with` in one method, and wraps in `lock` and `unlock` methods for others, is one of two that are
-taken in opposite orders. One more thread waits for the outside."""
-import os
+taken in opposite orders."""
 import threading
 
 import ready
 
 index_lock = threading.Lock()
 both = threading.Barrier(2)
-cue, _keep = os.pipe()
 
 
 class Store:
@@ -35,14 +33,8 @@ class Store:
                 pass
 
 
-def watch():
-    ready.here("read")
-    os.read(cue, 1)
-
-
 store = Store()
 store.lock()
 store.unlock()
-ready.begin(4)
-ready.start(watch, "watch")
+ready.begin(3)
 ready.join(ready.start(store.save, "save"), ready.start(store.find, "find"))

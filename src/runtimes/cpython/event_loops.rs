@@ -158,7 +158,8 @@ fn suspended(objects: &Objects<'_>, census: &Census, tasks: &[Task]) -> Vec<Susp
                 for held in found {
                     let doubt = held.shared.map(str::to_owned);
                     let (lock, via, shared) = (held.lock, held.via, held.shared);
-                    let mut w = Witnessed { thread: 0, lock, frame, line, via, doubt, shared };
+                    let manager = block.manager;
+                    let mut w = Witnessed { thread: 0, lock, frame, line, manager, via, doubt, shared };
                     // given back by hand inside the block: it proves nothing, or not enough
                     if inference.weigh(&mut w, &t.frames, false) && w.doubt.is_none() {
                         out.push(Suspended { task, frame, line, held: Held::Thread(w.lock) });

@@ -29,7 +29,7 @@ const MAX_NAMED: usize = 128;
 /// Locals of one frame whose attributes are looked at.
 const MAX_LOCALS: usize = 24;
 
-/// A function that gives locks back which it does not take.
+/// A function that gives locks back, or takes some.
 struct Candidate {
     code: Addr,
     /// Its module's dict.
@@ -47,19 +47,10 @@ struct Candidate {
 pub(super) struct Giver {
     /// `done (jobs.py:12)`.
     pub place: String,
-    /// What it says of the lock.
-    pub says: Says,
-}
-
-/// What a function that gives a lock back says of which it means.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Says {
-    /// It names it, and another method of the same class takes it: the two are the halves of one wrapper.
-    Paired,
-    /// Nothing: it gives back whichever it is handed.
-    Handed,
-    /// It names it.
-    Named,
+    /// Whether it says which lock; else it gives back whichever it is handed.
+    pub named: bool,
+    /// Whether there is code, too, that takes the lock by hand.
+    pub taken_by_hand: bool,
 }
 
 /// The names a lock has.
@@ -79,6 +70,8 @@ pub(super) struct Givers<'a> {
     objects: &'a Objects<'a>,
     inference: &'a Inference<'a>,
     candidates: Vec<Candidate>,
+    /// Functions that call `acquire`.
+    takers: Vec<Candidate>,
     /// Bound `release` methods that are called some time: the locks themselves.
     released: BTreeSet<Addr>,
     modules: Vec<Addr>,
@@ -102,6 +95,7 @@ struct Search<'a, 'b> {
     inference: &'b Inference<'a>,
     seen: BTreeSet<Addr>,
     found: Vec<Candidate>,
+    takers: Vec<Candidate>,
     released: BTreeSet<Addr>,
     incomplete: bool,
 }
@@ -174,14 +168,11 @@ impl Search<'_, '_> {
         }
         let names = o.addr(code, o.o.code_names).and_then(|names| o.word(names, o.o.ob_size));
         self.incomplete |= names.is_err();
-        if self.inference.releases(code) {
-            self.found.push(Candidate {
-                code,
-                module: at.module,
-                class: at.class,
-                outer: outer.clone(),
-                pending: at.pending,
-            });
+        for (name, list) in [("release", &mut self.found), ("acquire", &mut self.takers)] {
+            if self.inference.mentions(code, name) {
+                let outer = outer.clone();
+                list.push(Candidate { code, module: at.module, class: at.class, outer, pending: at.pending });
+            }
         }
         let inside = o.addr(code, o.o.code_consts).ok().and_then(|c| o.tuple(c).ok()).unwrap_or_default();
         outer.push(code);
@@ -207,6 +198,7 @@ impl<'a> Givers<'a> {
             inference,
             seen: BTreeSet::new(),
             found: Vec::new(),
+            takers: Vec::new(),
             released: BTreeSet::new(),
             incomplete: false,
         };
@@ -237,9 +229,9 @@ impl<'a> Givers<'a> {
             }
         }
         let incomplete = search.incomplete;
-        let (candidates, released) = (search.found, search.released);
+        let (candidates, takers, released) = (search.found, search.takers, search.released);
         let classes = candidates.iter().filter_map(|c| c.class).collect();
-        Givers { objects, inference, candidates, released, modules, incomplete, classes }
+        Givers { objects, inference, candidates, takers, released, modules, incomplete, classes }
     }
 
     /// A function that gives `lock` back and does not take it; one that names it before one that is handed it.
@@ -250,53 +242,44 @@ impl<'a> Givers<'a> {
         codes: &mut Codes,
     ) -> Option<Giver> {
         if self.released.contains(&lock) {
-            return Some(Giver {
-                place: "its bound method release, to be called later,".to_owned(),
-                says: Says::Named,
-            });
+            let place = "its bound method release, to be called later,".to_owned();
+            return Some(Giver { place, named: true, taken_by_hand: true });
         }
         if self.candidates.is_empty() {
             return None;
         }
         let handles = self.handles(lock, frames);
-        let mut found: Option<(Says, Addr)> = None;
+        let mut found: Option<(Addr, bool)> = None;
         for candidate in &self.candidates {
             let Some(code) = codes.load_one(self.objects, candidate.code) else { continue };
             let calls = self.inference.calls_of(&code);
             let named: Vec<&Call> = calls.iter().filter(|c| self.names_it(candidate, c, &handles)).collect();
             if !named.is_empty() {
                 if named.iter().all(|c| !c.acquires) {
-                    let paired = named.iter().all(|c| self.is_paired(candidate, c, codes));
-                    let says = if paired { Says::Paired } else { Says::Named };
-                    found = found.max(Some((says, candidate.code)));
+                    found = Some((candidate.code, true));
+                    break;
                 }
                 continue;
             }
             let any: Vec<&Call> = calls.iter().filter(|c| self.is_any(candidate, c)).collect();
-            if !any.is_empty() && any.iter().all(|c| !c.acquires) {
+            if found.is_none() && !any.is_empty() && any.iter().all(|c| !c.acquires) {
                 let handed = any.iter().any(|c| c.on == Receiver::Other);
-                let says = if candidate.pending && handed { Says::Named } else { Says::Handed };
-                found = found.max(Some((says, candidate.code)));
+                found = Some((candidate.code, candidate.pending && handed));
             }
         }
-        let (says, code) = found?;
+        let (code, named) = found?;
+        let taken_by_hand = self.is_taken_by_hand(&handles, codes);
         let code = codes.find(code)?;
-        Some(Giver { place: format!("{} ({}:{})", code.function, code.file_name(), code.first_line), says })
+        let place = format!("{} ({}:{})", code.function, code.file_name(), code.first_line);
+        Some(Giver { place, named, taken_by_hand })
     }
 
-    /// Whether another method of the candidate's class takes the attribute that `call` gives back, and leaves it taken.
-    fn is_paired(&self, candidate: &Candidate, call: &Call, codes: &mut Codes) -> bool {
-        let o = self.objects;
-        let Some(dict) = candidate.class.and_then(|c| o.addr(c, o.o.type_dict).ok()).filter(|d| !d.is_null()) else {
-            return false;
-        };
-        let methods = self.inference.names().entries(dict);
-        methods.iter().take(MAX_ENTRIES).filter(|(_, value)| o.is(*value, "function")).any(|(_, value)| {
-            let code = o.addr(*value, o.o.function_code).ok().filter(|c| *c != candidate.code);
-            let Some(code) = code.and_then(|c| codes.load_one(o, c)) else { return false };
+    /// Whether code of the program takes a lock of these names, or any that it is handed, by calling `acquire`.
+    fn is_taken_by_hand(&self, handles: &Handles, codes: &mut Codes) -> bool {
+        self.takers.iter().any(|taker| {
+            let Some(code) = codes.load_one(self.objects, taker.code) else { return true };
             let calls = self.inference.calls_of(&code);
-            let mut on_it = calls.iter().filter(|c| c.on == call.on).peekable();
-            matches!(call.on, Receiver::Attribute(_)) && on_it.peek().is_some() && on_it.all(|c| c.acquires)
+            calls.iter().filter(|c| c.acquires).any(|c| self.names_it(taker, c, handles) || c.on == Receiver::Other)
         })
     }
 

@@ -18,12 +18,22 @@ pub(super) struct Witnessed {
     pub frame: usize,
     /// The line of that statement.
     pub line: Option<u32>,
+    /// The object of that statement.
+    pub manager: Addr,
     /// How the lock was reached from the manager, where it is not the manager itself: `Condition`, `@contextmanager f`.
     pub via: Option<String>,
     /// Why it is not proven after all.
     pub doubt: Option<String>,
     /// How others than the holder may end it, where the manager is within their reach.
     pub shared: Option<&'static str>,
+}
+
+impl Witnessed {
+    /// Makes it no proof: others than the holder may have ended it, or may yet.
+    pub(super) fn is_shared(&mut self, how: &'static str) {
+        self.doubt = Some(how.to_owned());
+        self.shared = Some(how);
+    }
 }
 
 /// What a manager holds.
@@ -73,7 +83,8 @@ impl<'a> Holds<'a> {
                     let inner = frames.get(..i).unwrap_or_default();
                     self.follow(&block, inner, codes, &mut |Held { lock, via, shared }| {
                         let doubt = shared.map(str::to_owned);
-                        mine.push(Witnessed { thread, lock, frame: i, line: block.line, via, doubt, shared });
+                        let (line, manager) = (block.line, block.manager);
+                        mine.push(Witnessed { thread, lock, frame: i, line, manager, via, doubt, shared });
                     });
                 }
             }
@@ -247,6 +258,32 @@ impl<'a> Holds<'a> {
             }
         }
         None
+    }
+
+    /// What the blocks that a thread entered since have for managers: objects, and frames of suspended generators. `frames`
+    /// are those of the holder.
+    pub(super) fn entered_since(
+        &self,
+        witnessed: &Witnessed,
+        frames: &[Framed],
+        codes: &mut Codes,
+    ) -> (Vec<Addr>, Vec<Framed>) {
+        let o = self.objects;
+        let (mut objects, mut generators) = (Vec::new(), Vec::new());
+        for (i, framed) in frames.iter().enumerate().take(witnessed.frame.saturating_add(1)) {
+            let own = |b: &Block| i == witnessed.frame && b.manager == witnessed.manager;
+            for block in self.blocks_of(framed).into_iter().take_while(|b| !own(b)) {
+                let generator = o
+                    .is(block.manager, "_GeneratorContextManager")
+                    .then(|| self.suspended(o.attribute(block.manager, "gen")?, codes))
+                    .flatten();
+                match generator {
+                    Some((framed, _)) => generators.push(framed),
+                    None => objects.push(block.manager),
+                }
+            }
+        }
+        (objects, generators)
     }
 
     /// The frame of a generator that is suspended, and the generator's name.

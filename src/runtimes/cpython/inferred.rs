@@ -3,7 +3,7 @@
 //! A frame qualifies that can name the lock and whose code, up to where it stands, has called `acquire` on that name once
 //! more than `release`. One thread must qualify, and one only. Words: "inferred", never "holds" alone.
 
-use super::code::Code;
+use super::code::{Code, Codes};
 use super::givers::is_standard;
 use super::holds::Witnessed;
 use super::names::Names;
@@ -170,11 +170,6 @@ impl<'a> Inference<'a> {
         names.unwrap_or_default().into_iter().any(|n| o.string_is(n, name))
     }
 
-    /// Whether the code object uses a `release` of anything.
-    pub(super) fn releases(&self, code: Addr) -> bool {
-        self.mentions(code, "release")
-    }
-
     /// Where names are looked for.
     pub(super) fn names(&self) -> &Names<'a> {
         &self.names
@@ -213,8 +208,39 @@ impl<'a> Inference<'a> {
             let own = (i == witnessed.frame).then_some(witnessed.line);
             for acquires in self.since(witnessed.lock.addr, framed, own, i == 0 && waits) {
                 stands = acquires;
-                witnessed.doubt = Some("inside the block it was given back and taken again by hand".to_owned());
+                witnessed.is_shared("inside the block it was given back and taken again by hand");
             }
+        }
+        stands
+    }
+
+    /// The same for what the managers of blocks entered since have done: `with unlocked(lock):`.
+    pub(super) fn weigh_managers(
+        &self,
+        witnessed: &mut Witnessed,
+        (managers, generators): (Vec<Addr>, Vec<Framed>),
+        codes: &mut Codes,
+    ) -> bool {
+        let mut stands = true;
+        for framed in &generators {
+            if let Some(acquires) = self.since(witnessed.lock.addr, framed, None, false).last() {
+                stands = *acquires;
+                witnessed.is_shared("inside the block it was given back and taken again by hand");
+            }
+        }
+        let gives = |manager: &Addr| {
+            let o = self.objects;
+            let enter = self.names.line_of(o.type_of(*manager)?.addr).into_iter().find_map(|class| {
+                let dict = o.addr(class, o.o.type_dict).ok().filter(|d| !d.is_null())?;
+                self.names.entries(dict).iter().find(|(k, _)| o.string_is(*k, "__enter__")).map(|(_, v)| *v)
+            })?;
+            let code = o.is(enter, "function").then(|| o.addr(enter, o.o.function_code).ok()).flatten()?;
+            let code = codes.load_one(o, code)?;
+            self.calls_of(&code).iter().any(|c| !c.acquires).then_some(())
+        };
+        if !managers.iter().filter_map(gives).collect::<Vec<()>>().is_empty() {
+            witnessed
+                .is_shared("inside the block another one was entered, whose manager gives a lock back to begin with");
         }
         stands
     }

@@ -244,7 +244,7 @@ impl<'a> Names<'a> {
     }
 
     /// A class and its bases, in the order attributes are looked up.
-    fn line_of(&self, class: Addr) -> Vec<Addr> {
+    pub(super) fn line_of(&self, class: Addr) -> Vec<Addr> {
         let o = self.objects;
         let line = o.addr(class, o.o.type_mro).ok().filter(|m| !m.is_null()).and_then(|m| o.tuple(m).ok());
         let mut line = line.unwrap_or_else(|| vec![class]);

@@ -5,7 +5,7 @@ use super::census::Census;
 use super::entered;
 use super::event_loops::EventLoops;
 use super::executors::{Pool, find_pools};
-use super::givers::{Givers, Says};
+use super::givers::Givers;
 use super::holds::{Holds, Witnessed};
 use super::inferred::{Inference, Probable, Taking};
 use super::locks::{Lock, LockKind};
@@ -84,14 +84,19 @@ impl<'a> Scene<'a> {
         drop(codes);
         let waits: BTreeMap<usize, PyWait> =
             stacks.iter().filter_map(|(i, stack)| Some((*i, wait_of(objects, threads.get(*i)?, stack)?))).collect();
-        let inference = Inference::new(objects);
+        let (inference, holds) = (Inference::new(objects), Holds::new(objects));
         witnessed.retain_mut(|w| {
             let waits = wanted_by(&waits, w.thread).is_some_and(|l| l.addr == w.lock.addr);
             let frames = stacks.get(&w.thread).map_or(&[][..], |s| s.frames.as_slice());
-            w.lock.kind != LockKind::Lock || inference.weigh(w, frames, waits)
+            if w.lock.kind != LockKind::Lock {
+                return true;
+            }
+            let mut codes = census.codes.borrow_mut();
+            let since = holds.entered_since(w, frames, &mut codes);
+            inference.weigh(w, frames, waits) && inference.weigh_managers(w, since, &mut codes)
         });
         doubt_contested(&mut witnessed, &waits);
-        let mut given: BTreeMap<Addr, String> = BTreeMap::new();
+        let mut given: BTreeMap<Addr, Given> = BTreeMap::new();
         for w in witnessed.iter_mut().filter(|w| w.lock.kind == LockKind::Lock) {
             let waits_for_it = |thread: usize| wanted_by(&waits, thread).is_some_and(|l| l.addr == w.lock.addr);
             if !waits.keys().any(|t| waits_for_it(*t)) {
@@ -101,7 +106,7 @@ impl<'a> Scene<'a> {
                 let tid = threads.get(giver).map_or(0, |t| t.tid.0);
                 let how = format!("thread {tid} stands in code that gives it back without taking it");
                 w.doubt.get_or_insert_with(|| how.clone());
-                given.insert(w.lock.addr, how);
+                given.insert(w.lock.addr, Given { how, and_taken: true });
             }
         }
         let mut probable = infer((&inference, &Holds::new(objects)), census, &stacks, &witnessed, &waits);
@@ -123,7 +128,8 @@ impl<'a> Scene<'a> {
             claims.doubt_given(objects, &inference, census, &stacks, handlers, &waits);
         }
         let (released, lent, given) = (claims.released, claims.lent, claims.given);
-        let returnable = find_returnable(&inference, &stacks, &witnessed, &probable, &waits, given);
+        prefer_takers(&inference, &stacks, &mut witnessed, &mut probable, &waits);
+        let returnable = find_returnable(&inference, &stacks, &witnessed, &probable, &waits, &given);
         let pools = find_pools(objects, &stacks);
         let attachments = Attachments::look(objects, census, &places, threads, |i| waits.contains_key(&i));
         let names = name_all(objects, &stacks, &witnessed, &waits, &attachments);
@@ -174,8 +180,32 @@ fn doubt_contested(witnessed: &mut Vec<Witnessed>, waits: &BTreeMap<usize, PyWai
             Some((_, 1)) => return w.doubt.is_none(),
             Some(_) => {}
         }
-        w.doubt = Some("another thread is inside a block of the same lock".to_owned());
+        w.is_shared("another thread is inside a block of the same lock");
         wanted_by(waits, w.thread).is_none_or(|l| l.addr != w.lock.addr)
+    });
+}
+
+/// A block that is doubted, and another thread whose code shows that it took the lock by hand: that one has it.
+fn prefer_takers(
+    inference: &Inference<'_>,
+    stacks: &BTreeMap<usize, PyStack<'_>>,
+    witnessed: &mut Vec<Witnessed>,
+    probable: &mut HashMap<Addr, Probable>,
+    waits: &BTreeMap<usize, PyWait>,
+) {
+    let doubted = |w: &Witnessed| w.doubt.is_some() && w.lock.kind == LockKind::Lock;
+    witnessed.retain(|w| {
+        let wants = |thread: usize| wanted_by(waits, thread).is_some_and(|l| l.addr == w.lock.addr);
+        if !doubted(w) || !waits.keys().any(|t| wants(*t)) {
+            return true;
+        }
+        match inference.holder(w.lock.addr, stacks, &wants).filter(|p| p.thread != w.thread) {
+            Some(taker) => {
+                probable.insert(w.lock.addr, taker);
+                false
+            }
+            None => true,
+        }
     });
 }
 
@@ -215,8 +245,18 @@ struct Claims<'c> {
     released: BTreeSet<Addr>,
     /// Locks between processes that somebody's code gives back, or may be handed.
     lent: BTreeSet<Addr>,
-    /// Locks that somebody's code gives back without taking them: whose.
-    given: BTreeMap<Addr, String>,
+    /// Locks that somebody's code gives back without taking them.
+    given: BTreeMap<Addr, Given>,
+}
+
+/// Code that gives a lock back without taking it.
+#[derive(Clone, Debug)]
+struct Given {
+    /// Which, in words.
+    how: String,
+    /// Whether other code takes the lock by hand: whoever is inside a block of it may then have called the one, and another
+    /// thread the other.
+    and_taken: bool,
 }
 
 impl Claims<'_> {
@@ -253,8 +293,9 @@ impl Claims<'_> {
             if giver.is_none() && !givers.incomplete {
                 continue;
             }
+            let handed = giver.is_some();
             let doubt = match &giver {
-                Some(g) if g.says == Says::Handed => format!("{} gives back locks that it is handed", g.place),
+                Some(g) if !g.named => format!("{} gives back locks that it is handed", g.place),
                 Some(g) => format!("{} gives it back without taking it", g.place),
                 None => "the program's code could not be read to its end: some of it may give the lock back".to_owned(),
             };
@@ -263,12 +304,13 @@ impl Claims<'_> {
             } else if self.lendable.contains_key(&lock) {
                 self.lent.extend(giver.is_some().then_some(lock));
             } else {
-                // who calls one half of a wrapper has called the other
-                let paired = giver.is_some_and(|g| g.says == Says::Paired);
-                for w in self.witnessed.iter_mut().filter(|w| w.lock.addr == lock && !paired) {
+                // where nobody takes it by hand it was not given back under the block: another's block would show, or it be free
+                let and_taken = giver.is_some_and(|g| g.taken_by_hand);
+                let doubtful = and_taken || !handed;
+                for w in self.witnessed.iter_mut().filter(|w| w.lock.addr == lock && doubtful) {
                     w.doubt.get_or_insert_with(|| doubt.clone());
                 }
-                self.given.entry(lock).or_insert(doubt);
+                self.given.entry(lock).or_insert(Given { how: doubt, and_taken });
             }
         }
     }
@@ -279,14 +321,16 @@ impl Claims<'_> {
 /// A plain Lock is anyone's to release. Taken by hand it may be a signal, whatever code gives it; getattr and C code show no
 /// names. Inside a `with` block it is not, as long as those who want it do so by `with` too: let in under a block that is
 /// still entered, one of the two would release a lock that is free, and fail. The same holds for a function that gives back
-/// what it takes. But who takes it by hand and keeps it may be waiting for somebody's signal.
+/// what it takes. But who takes it by hand and keeps it may be waiting for somebody's signal. And where the program has both
+/// code that gives the lock back and code that takes it by hand, a block may have called the one (`with unlocked(lock):`) and
+/// another thread have it by the other.
 fn find_returnable(
     inference: &Inference<'_>,
     stacks: &BTreeMap<usize, PyStack<'_>>,
     witnessed: &[Witnessed],
     probable: &HashMap<Addr, Probable>,
     waits: &BTreeMap<usize, PyWait>,
-    given: BTreeMap<Addr, String>,
+    given: &BTreeMap<Addr, Given>,
 ) -> BTreeMap<Addr, String> {
     let mut out = BTreeMap::new();
     for (thread, lock) in waits.keys().filter_map(|t| Some((*t, wanted_by(waits, *t)?))) {
@@ -299,8 +343,9 @@ fn find_returnable(
             (Some(Witnessed { shared: Some(how), .. }), _) => Some((*how).to_owned()),
             (Some(_), _) if lock.kind == LockKind::SemLock => None,
             (Some(_), _) => match (given.get(&lock.addr), taken) {
+                (Some(given), _) if given.and_taken => Some(given.how.clone()),
                 (_, Taking::ByWith) | (None, Taking::AndGiving) => None,
-                (Some(how), _) => Some(how.clone()),
+                (Some(given), _) => Some(given.how.clone()),
                 (None, Taking::ByHand) => Some(
                     "who waits for it takes it by hand and gives it back nowhere in the same function, as one does who waits                      for a signal"
                         .to_owned(),
@@ -310,7 +355,7 @@ fn find_returnable(
                 Some("whoever has the generator may go on with it".to_owned())
             }
             (None, None) if lock.kind == LockKind::Lock || !lock.lendable => None,
-            (None, _) => given.get(&lock.addr).cloned().or_else(|| {
+            (None, _) => given.get(&lock.addr).map(|g| g.how.clone()).or_else(|| {
                 Some("it was taken by hand, without `with`, and any thread may give such a lock back".to_owned())
             }),
         };
