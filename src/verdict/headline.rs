@@ -1,7 +1,7 @@
 //! The one sentence.
 
 use super::patterns::{Scene, Shape};
-use super::{Kind, Look, Verdict, Voice, knot, stall};
+use super::{Kind, Look, Verdict, Voice, stall, stuck};
 use crate::facts::{Certainty, ResourceId, ResourceKind};
 use crate::graph::Step;
 use std::collections::BTreeSet;
@@ -204,7 +204,7 @@ fn idle(verdict: &Verdict, look: &Look<'_>) -> String {
     let all = stall::threads(look).len();
     let first = if verdict.looks > 1 { "nothing is stuck" } else { "nothing is seen to be stuck" };
     // an idle pool and a program whose last signaller is gone look alike: both are said, neither is claimed
-    if all > 0 && knot::stuck(look, &BTreeSet::new()).len() == all {
+    if all > 0 && stuck::stuck(look, &BTreeSet::new()).len() == all {
         let who = if all == 1 {
             "the only thread waits for a signal".to_owned()
         } else {

@@ -6,9 +6,10 @@
 //! claimed only where a thread of the set holds what another one of it waits for, while it waits for a signal itself.
 
 use super::Look;
-use crate::facts::{Certainty, Evidence, Hold, Holder, Mode, ResourceId, Timeout, Wait, Wakers};
+use super::stuck::stuck;
+use crate::facts::{Certainty, Evidence, Hold, Holder, Mode, ResourceId, Wait, Wakers};
 use crate::graph::Step;
-use crate::units::{ProcessIx, ThreadRef};
+use crate::units::ThreadRef;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A knot: the cycle that shows it, and the holds it deduces.
@@ -69,14 +70,13 @@ pub(super) fn find_any(look: &Look<'_>, told: &BTreeSet<ThreadRef>) -> Vec<Vec<S
 
 /// Whether a cycle of the graph is a deadlock: where others than the holder may give one of its locks back, only if every
 /// thread that could is stuck itself, and no handler of a signal could run in one of them.
-pub(super) fn closes(look: &Look<'_>, steps: &[Step]) -> bool {
+pub(super) fn closes(look: &Look<'_>, steps: &[Step], is_stuck: impl Fn(ThreadRef) -> bool) -> bool {
     let returnable = |s: &Step| look.facts.returnable.contains_key(&s.waits_for);
     if !steps.iter().any(returnable) {
         return true;
     }
     let silent = |s: &Step| look.facts.handlers.get(&s.thread.process).is_some_and(Vec::is_empty);
-    let stuck = stuck(look, &BTreeSet::new());
-    steps.iter().all(|s| stuck.contains(&s.thread) && silent(s))
+    steps.iter().all(|s| is_stuck(s.thread) && silent(s))
 }
 
 /// The shortest way from `start` back to itself, over whom each waits for, among stuck threads.
@@ -115,14 +115,10 @@ fn round_from(look: &Look<'_>, stuck: &BTreeSet<ThreadRef>, start: ThreadRef) ->
 /// The knot in which `holder`, which waits for a signal, keeps something another stuck thread needs.
 fn knot_of(look: &Look<'_>, stuck: &BTreeSet<ThreadRef>, holder: ThreadRef, wait: &Wait) -> Option<Knot> {
     let graph = look.graph;
-    let waiters: Vec<(ThreadRef, ResourceId)> = graph
-        .waits
-        .values()
-        .filter(|w| w.thread != holder && stuck.contains(&w.thread) && graph.blockers(w.thread).contains(&holder))
-        .map(|w| (w.thread, w.on))
-        .collect();
+    let waiters = graph.behind(holder).iter().filter(|t| **t != holder && stuck.contains(t));
+    let mut waiters = waiters.filter_map(|t| Some((*t, graph.waits.get(t)?.on)));
     // a joiner waits for an end, not for something the holder could let go of: main joining an idle worker is no knot
-    let (second, held) = waiters.iter().copied().find(|(_, on)| !matches!(on, ResourceId::ThreadExit(_)))?;
+    let (second, held) = waiters.find(|(_, on)| !matches!(on, ResourceId::ThreadExit(_)))?;
     let deduced = Hold {
         holder: Holder::Thread(second),
         of: wait.on,
@@ -142,69 +138,6 @@ fn knot_of(look: &Look<'_>, stuck: &BTreeSet<ThreadRef>, holder: ThreadRef, wait
     let first = steps.iter().enumerate().min_by_key(|(_, s)| s.thread).map_or(0, |(i, _)| i);
     steps.rotate_left(first);
     Some(Knot { steps, holds: vec![deduced] })
-}
-
-/// The greatest set of threads that only threads of the set could wake; `free` ones are not of it.
-pub(super) fn stuck(look: &Look<'_>, free: &BTreeSet<ThreadRef>) -> BTreeSet<ThreadRef> {
-    let graph = look.graph;
-    let mut threads: BTreeMap<ProcessIx, usize> = BTreeMap::new();
-    for (p, snapshot) in look.snapshots.iter().enumerate() {
-        // a thread that is not listed is one more that could wake others
-        let all = snapshot.threads.len() + usize::from(snapshot.unlisted);
-        threads.insert(ProcessIx(u32::try_from(p).unwrap_or(u32::MAX)), all);
-    }
-    let waits_for_good = |w: &&Wait| {
-        let moved = look.movement.is_some_and(|m| m.moved.contains(&w.thread));
-        match w.timeout {
-            Timeout::None => !moved,
-            // it wakes and sleeps again by itself: that it moved says nothing
-            Timeout::Periodic => true,
-            Timeout::Some | Timeout::Seconds(_) => false,
-        }
-    };
-    let mut stuck: BTreeSet<ThreadRef> = graph
-        .waits
-        .values()
-        .filter(waits_for_good)
-        .map(|w| w.thread)
-        .filter(|t| !free.contains(t) && !graph.woken.contains(t))
-        .collect();
-    loop {
-        let mut inside: BTreeMap<ProcessIx, usize> = BTreeMap::new();
-        for t in &stuck {
-            *inside.entry(t.process).or_default() += 1;
-        }
-        let can_be_woken = |t: &ThreadRef| {
-            let Some(wait) = graph.waits.get(t) else { return true };
-            let holders = graph.holders(wait.on);
-            let out = |h: &Hold| match h.holder {
-                Holder::Thread(u) => !stuck.contains(&u),
-                Holder::Gone(..) => false,
-                Holder::Process(_) => true,
-            };
-            let anyone = look.facts.returnable.contains_key(&wait.on);
-            match wakers(look, wait).map(|w| if anyone { Wakers::AnyThread } else { w }) {
-                None | Some(Wakers::Outside) => true,
-                Some(Wakers::AnyThread) => {
-                    // shared memory: any process may signal
-                    let shared = matches!(wait.on, ResourceId::Shared { .. });
-                    shared || inside.get(&t.process) < threads.get(&t.process)
-                }
-                // an unknown holder may let go at any time
-                Some(Wakers::Holders) if holders.is_empty() => true,
-                Some(Wakers::Holders) if wait.mode == Mode::Any => holders.iter().any(out),
-                // it needs all of them: one that cannot let go is enough
-                Some(Wakers::Holders) => holders.iter().all(|h| out(h) || h.holder == Holder::Thread(*t)),
-            }
-        };
-        let woken: Vec<ThreadRef> = stuck.iter().filter(|t| can_be_woken(t)).copied().collect();
-        if woken.is_empty() {
-            return stuck;
-        }
-        for t in woken {
-            stuck.remove(&t);
-        }
-    }
 }
 
 fn wakers(look: &Look<'_>, wait: &Wait) -> Option<Wakers> {

@@ -247,6 +247,15 @@ impl Made {
 
     /// Gives everything made to `see`.
     pub(crate) fn seen<T>(&self, see: impl FnOnce(&Seen) -> T) -> T {
+        self.looked(|look| {
+            let verdict = judge(look);
+            let Look { snapshots, stacks, facts, graph, .. } = *look;
+            see(&Seen { snapshots, stacks, facts, graph, verdict: &verdict })
+        })
+    }
+
+    /// Gives the look at everything made, before it is judged.
+    pub(super) fn looked<T>(&self, see: impl FnOnce(&Look<'_>) -> T) -> T {
         let (snapshots, stacks) = self.build();
         let graph = Graph::build(&self.facts);
         let movement = self.moved.as_ref().map(|moved| Movement {
@@ -255,7 +264,7 @@ impl Made {
             ran: moved.iter().copied().collect(),
             devices: self.devices_moved.iter().copied().collect(),
         });
-        let look = Look {
+        see(&Look {
             graph: &graph,
             facts: &self.facts,
             snapshots: &snapshots,
@@ -263,9 +272,7 @@ impl Made {
             movement: movement.as_ref(),
             partial: self.partial,
             unplaced: self.unplaced,
-        };
-        let verdict = judge(&look);
-        see(&Seen { snapshots: &snapshots, stacks: &stacks, facts: &self.facts, graph: &graph, verdict: &verdict })
+        })
     }
 
     /// The verdict.

@@ -10,6 +10,7 @@ mod movement;
 mod nobody;
 pub mod patterns;
 mod stall;
+mod stuck;
 #[cfg(test)]
 mod tests;
 mod voice;
@@ -23,6 +24,7 @@ use crate::snapshot::Snapshot;
 use crate::units::{ThreadRef, Tid};
 use crate::unwind::Stack;
 use patterns::{Scene, Shape};
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a verdict rests on: one instant of one or more processes, and what moved since an earlier one.
@@ -265,11 +267,12 @@ impl Verdict {
     }
 
     fn take_cycles(&mut self, look: &Look<'_>, voice: &Voice<'_>) {
+        let stuck = LazyCell::new(|| stuck::stuck(look, &BTreeSet::new()));
         for steps in &look.graph.cycles {
             let timed =
                 steps.iter().find(|s| look.graph.waits.get(&s.thread).is_some_and(|w| ends_by_itself(w.timeout)));
             match timed {
-                None if knot::closes(look, steps) => self.add_cycle(look, voice, steps.clone()),
+                None if knot::closes(look, steps, |t| stuck.contains(&t)) => self.add_cycle(look, voice, steps.clone()),
                 // told by the stalls
                 None => {}
                 Some(step) => self.notes.push(format!(
@@ -369,17 +372,10 @@ impl Verdict {
                 stuck.insert(*t, first.unwrap_or(*t));
             }
         }
-        // who waits for whom, turned round: from the stuck ones outwards
-        let mut waiting: BTreeMap<ThreadRef, Vec<ThreadRef>> = BTreeMap::new();
-        for t in look.graph.waits.keys() {
-            for blocker in look.graph.blockers(*t) {
-                waiting.entry(blocker).or_default().push(*t);
-            }
-        }
         let mut next: VecDeque<ThreadRef> = stuck.keys().copied().collect();
         while let Some(t) = next.pop_front() {
             let Some(behind) = stuck.get(&t).copied() else { continue };
-            for w in waiting.get(&t).into_iter().flatten() {
+            for w in look.graph.behind(t) {
                 if !stuck.contains_key(w) {
                     stuck.insert(*w, behind);
                     next.push_back(*w);

@@ -3,7 +3,7 @@
 //! Claimed only of what an interpreter tells, since it also tells whether the program has signal handlers: a handler runs in
 //! a thread that waits, and may wake others. Threads that wait for work alone are idle, whoever should give it.
 
-use super::{Look, knot};
+use super::{Look, stuck};
 use crate::facts::{ResourceKind, Wakers};
 use crate::units::{ProcessIx, ThreadRef};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -88,7 +88,7 @@ fn forsaken(look: &Look<'_>) -> BTreeMap<ProcessIx, BTreeSet<ThreadRef>> {
     if processes.is_empty() {
         return BTreeMap::new();
     }
-    let stuck = knot::stuck(look, &BTreeSet::new());
+    let stuck = stuck::stuck(look, &BTreeSet::new());
     let whole = |p: ProcessIx| {
         let threads = look.snapshots.get(p.0 as usize)?.threads.len();
         let all: BTreeSet<ThreadRef> = stuck.iter().copied().filter(|t| t.process == p).collect();
