@@ -2,6 +2,7 @@
 
 use super::GlibcDecoder;
 use super::frames::{Frames, Innermost};
+use super::inner::Families;
 use super::loader::{LoaderLock, LoaderLocks};
 use super::mutex::{self, Mutex};
 use super::objects::{self, Rwlock};
@@ -14,7 +15,7 @@ use crate::memory::Memory;
 use crate::runtimes::View;
 use crate::runtimes::futex::{FutexWait, Op};
 use crate::units::{Addr, Tid};
-use std::cell::RefCell;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// One instant as this decoder sees it.
@@ -26,6 +27,10 @@ pub(super) struct Scene<'a> {
     pub(super) futexes: Vec<Option<FutexWait>>,
     /// Holders found by looking at all threads, once for each resource.
     holders: RefCell<HashMap<ResourceId, Option<Hold>>>,
+    /// Threads inside functions that keep one of libc's inner locks, by the lock's family; found once.
+    pub(super) families: OnceCell<Families>,
+    /// Words of `pthread_once` looked for on all stacks so far.
+    pub(super) once_words: Cell<usize>,
     /// Names of globals, once for each address.
     names: RefCell<HashMap<Addr, Option<String>>>,
 }
@@ -83,7 +88,17 @@ impl<'a> Scene<'a> {
             LoaderLocks::find(view.memory, global, Layouts::glibc(), &decoder.subject, decoder.layouts.mutex)
         });
         let futexes = (0..view.snapshot.threads.len()).map(|i| FutexWait::parse(&view.syscall(i)?)).collect();
-        Scene { decoder, view, owners, loader, futexes, holders: RefCell::default(), names: RefCell::default() }
+        Scene {
+            decoder,
+            view,
+            owners,
+            loader,
+            futexes,
+            holders: RefCell::default(),
+            families: OnceCell::new(),
+            once_words: Cell::new(0),
+            names: RefCell::default(),
+        }
     }
 
     pub fn decode(&self, facts: &mut Facts) {

@@ -8,6 +8,22 @@ use crate::layout::FrameSignature;
 use crate::memory::MemoryExt;
 use crate::runtimes::futex::{FutexWait, Op};
 use crate::units::{Addr, FrameIx};
+use std::collections::HashMap;
+
+/// Threads inside functions that keep a lock, by the lock's family; ascending.
+pub(super) type Families = HashMap<&'static str, Vec<Inside>>;
+
+/// A thread inside functions of a family.
+pub(super) struct Inside {
+    thread: usize,
+    /// The outermost such frame.
+    anywhere: Option<FrameIx>,
+    /// Likewise among the frames that a signal's handler interrupted.
+    interrupted: Option<FrameIx>,
+}
+
+/// Words of `pthread_once` that are looked for on all stacks at most.
+const MAX_ONCE_WORDS: usize = 64;
 
 impl Scene<'_> {
     /// A lock of glibc that records its owner as a `struct pthread` pointer: a `FILE`'s, the list of files', `exit`'s.
@@ -158,37 +174,53 @@ impl Scene<'_> {
         if self.view.memory.read_u32(futex.at) == Ok(0) {
             return None;
         }
-        let is_family =
-            |(ix, s): (FrameIx, &'static FrameSignature)| (s.means.word("family") == Some(family)).then_some(ix);
-        let mut inside = Vec::new();
-        for other in 0..self.view.snapshot.threads.len() {
-            let waits_here = self.futexes.get(other).copied().flatten().is_some_and(|f| f.at == futex.at);
-            let frames = Frames::of(self.view, other);
-            let at = if waits_here {
-                frames.interrupted_meanings().filter_map(is_family).last()
-            } else {
-                frames.all_meanings().filter_map(is_family).last()
-            };
-            if let Some(at) = at {
-                inside.push((other, at, frames.name(at), waits_here));
-            }
+        let mut inside = self.families().get(family).into_iter().flatten().filter_map(|i| {
+            let waits_here = self.futexes.get(i.thread).copied().flatten().is_some_and(|f| f.at == futex.at);
+            Some((i.thread, if waits_here { i.interrupted } else { i.anywhere }?, waits_here))
+        });
+        let (holder, at, waits_here) = inside.next()?;
+        if inside.next().is_some() {
+            return None;
         }
-        let [(holder, at, name, waits_here)] = inside.as_slice() else { return None };
+        let name = Frames::of(self.view, holder).name(at);
         let name = name.as_deref().unwrap_or("libc");
-        let (tid, ix) = (self.tid(*holder), at.0);
-        let text = if *waits_here {
+        let (tid, ix) = (self.tid(holder), at.0);
+        let text = if waits_here {
             format!("inferred: a signal handler of thread {tid} interrupted its {name} (frame {ix})")
         } else {
             format!("inferred: thread {tid} is the only other one inside such a function: {name} (frame {ix})")
         };
         Some(Hold {
-            holder: Holder::Thread(self.view.thread(*holder)),
+            holder: Holder::Thread(self.view.thread(holder)),
             of,
             mode: Mode::Exclusive,
             certainty: Certainty::Inferred,
-            taken_at: Some(*at),
+            taken_at: Some(at),
             taken_at_managed: None,
             evidence: vec![Evidence::new(text)],
+        })
+    }
+
+    /// Who is inside functions of which family: all threads are looked through once, however many locks are waited for.
+    fn families(&self) -> &Families {
+        self.families.get_or_init(|| {
+            let mut families = Families::new();
+            for thread in 0..self.view.snapshot.threads.len() {
+                let frames = Frames::of(self.view, thread);
+                let mut note = |ix, signature: &'static FrameSignature, is_interrupted: bool| {
+                    let Some(family) = signature.means.word("family") else { return };
+                    let list = families.entry(family).or_default();
+                    if list.last().is_none_or(|i: &Inside| i.thread != thread) {
+                        list.push(Inside { thread, anywhere: None, interrupted: None });
+                    }
+                    if let Some(inside) = list.last_mut() {
+                        *(if is_interrupted { &mut inside.interrupted } else { &mut inside.anywhere }) = Some(ix);
+                    }
+                };
+                frames.all_meanings().for_each(|(ix, signature)| note(ix, signature, false));
+                frames.interrupted_meanings().for_each(|(ix, signature)| note(ix, signature, true));
+            }
+            families
         })
     }
 
@@ -208,8 +240,12 @@ impl Scene<'_> {
         let text = format!("the futex is a pthread_once_t in progress at {}", futex.at);
         Some(Found::new(resource).because(text).held(hold))
     }
+
     /// The one thread whose libc frames carry a once word while they run the program's initialiser.
     fn initialiser(&self, word: Addr, of: ResourceId) -> Option<Hold> {
+        if self.once_words.replace(self.once_words.get() + 1) >= MAX_ONCE_WORDS {
+            return None;
+        }
         let waits_here = |thread: &usize| self.futexes.get(*thread).copied().flatten().is_some_and(|f| f.at == word);
         let mut found = (0..self.view.snapshot.threads.len())
             .filter(|thread| !waits_here(thread))
