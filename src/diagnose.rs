@@ -13,16 +13,17 @@ mod parents;
 use crate::facts::{Facts, Gap, Hold, Holder, RuntimeNote};
 use crate::graph::Graph;
 use crate::memory::{Kept, Memory};
+use crate::runtimes::kernel::between::{Around, FileLock, LockCall, Questions, owners_elsewhere};
 use crate::runtimes::{self, Decoder, Held, View, kernel};
 use crate::snapshot::{Snapshot, WithImages};
 use crate::target::bridge::Bridge;
 use crate::target::core::{CoreFile, CoreOptions};
-use crate::target::live::{Live, Released, StopLimits, Undisturbed, readers_of};
+use crate::target::live::{self, Live, Released, StopLimits, Undisturbed};
 use crate::target::{Target, TargetError, minicore};
 use crate::units::{Addr, ModuleIx, Pid, ProcessIx};
 use crate::unwind::{self, Stack};
 use crate::verdict::{self, Look, Movement, Verdict};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -98,6 +99,8 @@ pub struct Diagnosis {
     pub verdict: Verdict,
     /// How the capture went.
     pub captured: Captured,
+    /// Locks of files as they stood just after.
+    pub file_locks: Vec<FileLock>,
 }
 
 /// How the capture went.
@@ -198,6 +201,9 @@ fn look(
     let mut warnings = Vec::new();
     let mut prepared = Vec::new();
     let mut failure = None;
+    // owners that the look before found recorded: who has ended by now has not let go of what is still recorded later
+    let owners = earlier.map(|(e, _)| owners_elsewhere(&e.facts)).unwrap_or_default();
+    let gone = owners.into_iter().filter(|tid| live::is_gone(*tid)).collect();
     for pid in pids {
         match Prepared::new(*pid, options) {
             Ok(p) => prepared.push(p),
@@ -230,9 +236,29 @@ fn look(
         processes.push(understood);
     }
     parents::consult(&mut processes, options);
-    let full = processes.iter().flat_map(|p| kernel::between::full_pipes(&p.facts)).collect();
-    let readers = readers_of(&full);
-    Ok((think(processes, captured, readers, earlier), kept))
+    let around = look_around(&processes, gone);
+    Ok((think(processes, captured, around, earlier), kept))
+}
+
+/// What the machine tells of what these processes wait for and others could do.
+fn look_around(processes: &[Understood], gone: BTreeSet<i32>) -> Around {
+    let asked = processes.iter().map(|p| Questions::of(&p.facts)).fold(Questions::default(), Questions::and);
+    let (readers, writers) = live::ends_of(&asked.full, &asked.empty);
+    let catches = |pid: &Pid| Some((*pid, live::read_caught_signals(pid.0)?));
+    let caught = writers.values().flatten().filter_map(catches).collect();
+    let pid_of = |p: &ProcessIx| Some(processes.get(p.0 as usize)?.snapshot.process.pid);
+    let parents = asked.parents.iter().filter_map(pid_of);
+    let children = parents.filter_map(|pid| Some((pid, live::children(pid)?))).collect();
+    let locks = if asked.file_locks { live::read_file_locks() } else { Vec::new() };
+    let lock = |l: live::LockLine| FileLock {
+        number: l.number,
+        blocked: l.blocked,
+        by: if l.flock { LockCall::Flock } else { LockCall::Fcntl },
+        process: Pid(l.process),
+        inode: l.inode,
+    };
+    let file_locks = locks.into_iter().map(lock).collect();
+    Around { readers, writers, caught, children, gone, file_locks, still: None }
 }
 
 /// Holds all processes at once, reads, lets all go.
@@ -330,7 +356,7 @@ pub fn core(path: &Path, exe: Option<&Path>, options: &Options) -> Result<Diagno
         warnings: core.warnings(),
         partial: core.is_truncated() || core.may_lack_threads(),
     };
-    Ok(think(vec![understood], captured, BTreeMap::new(), None))
+    Ok(think(vec![understood], captured, Around::default(), None))
 }
 
 /// Diagnoses what a debugger has open: it stands still, so everything is read when it is wanted.
@@ -363,7 +389,7 @@ pub fn bridge(bridge: &Bridge) -> Result<Diagnosis, DiagnoseError> {
         warnings: bridge.warnings(),
         partial: bridge.is_partial() || bridge.may_lack_threads(),
     };
-    Ok(think(vec![understood], captured, BTreeMap::new(), None))
+    Ok(think(vec![understood], captured, Around::default(), None))
 }
 
 /// One process understood.
@@ -428,11 +454,11 @@ fn forget_the_unlisted(process: ProcessIx, snapshot: &Snapshot, facts: &mut Fact
     }
 }
 
-/// Facts → graph → verdict. `readers`: who has the reading ends of full pipes open.
+/// Facts → graph → verdict.
 fn think(
     processes: Vec<Understood>,
     mut captured: Captured,
-    readers: BTreeMap<u64, BTreeSet<Pid>>,
+    mut around: Around,
     earlier: Option<(&Diagnosis, Duration)>,
 ) -> Diagnosis {
     let mut facts = Facts::default();
@@ -444,13 +470,17 @@ fn think(
         stacks.push(p.stacks);
         runtimes.push(p.runtimes);
     }
-    kernel::between::join(&snapshots, &readers, &mut facts);
+    let mut movement = earlier.map(|(e, apart)| Movement::between(&e.snapshots, &snapshots, apart));
+    let file_locks = std::mem::take(&mut around.file_locks);
+    if let (Some((e, _)), Some(movement)) = (earlier, &movement) {
+        around.still = Some(movement.still(&snapshots));
+        around.file_locks.clone_from(&e.file_locks);
+    }
+    kernel::between::join(&snapshots, &around, &mut facts);
     let graph = Graph::build(&facts);
-    let movement = earlier.map(|(e, apart)| {
-        let mut movement = Movement::between(&e.snapshots, &snapshots, apart);
+    if let (Some((e, _)), Some(movement)) = (earlier, &mut movement) {
         movement.compare_devices((&e.snapshots, &e.facts), (&snapshots, &facts));
-        movement
-    });
+    }
     let unread = snapshots.iter().flat_map(|s| &s.threads).any(|t| t.registers.is_none() && t.state != Some('Z'));
     if unread && captured.warnings.is_empty() {
         captured.warnings.push("threads that did not come to a stop are described from /proc alone".to_owned());
@@ -464,7 +494,7 @@ fn think(
         partial: captured.partial || unread,
         unplaced,
     });
-    Diagnosis { snapshots, stacks, facts, runtimes, graph, verdict, captured }
+    Diagnosis { snapshots, stacks, facts, runtimes, graph, verdict, captured, file_locks }
 }
 
 /// Writes the minicore of each process: `FILE`, and for further processes `FILE.PID`.

@@ -66,7 +66,7 @@ const CASES: &[(&str, &str, &str, Held)] = &[
     ("child", "process-exit", "child ", Child),
     ("signal", "signal", "a signal", Untold),
     ("accept", "socket", "accept on fd ", Untold),
-    ("file-lock", "file-lock", "the lock of fd ", Untold),
+    ("file-lock", "file-lock", "the lock of blocked-", Untold),
 ];
 
 /// The threads named `waiter` of a report with the resources they wait for.
@@ -152,6 +152,21 @@ fn every_lock_is_named_on_every_glibc() {
         running.into_iter().flat_map(|r| r.join().unwrap_or_else(|_| vec!["a place's test panicked".into()])).collect()
     });
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The owner of a lock in shared memory may be a thread of any process: that there is none left takes a second look.
+#[test]
+fn a_shared_lock_whose_owner_ended_is_orphaned() {
+    let places = native_places(&[]);
+    let place = places.iter().find(|p| p.root.is_none()).expect("this machine is a place");
+    let dir = built(place, &[]).unwrap();
+    let program = running::start(place, &dir, &["dead-owner-shared".to_owned()], Path::new("/tmp")).unwrap();
+    let mut command = hangscope();
+    command.args(["attach", &program.pid.to_string(), "--json"]);
+    let said = run(command, Duration::from_secs(60)).unwrap();
+    let report: Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!(report["verdict"]["kind"], "orphaned-lock", "{report}");
+    check(&report, "mutex", "", Gone).unwrap();
 }
 
 /// What is not as it should be at one place.

@@ -63,6 +63,9 @@ fn alone(look: &Look<'_>, voice: &Voice<'_>, step: Step) -> String {
     if look.graph.resource(id).is_some_and(|r| r.kind == ResourceKind::PythonTask) {
         return "runs an event loop whose tasks all wait for each other".to_owned();
     }
+    if look.graph.resource(id).is_some_and(|r| r.kind == ResourceKind::Pipe) {
+        return format!("{waits}, which only its own process could end");
+    }
     let mine = || look.facts.tasks.iter().filter(|t| t.thread == Some(step.thread));
     if mine().any(|t| t.completes.contains(&id)) {
         return format!("{waits}, which only its own event loop can complete");

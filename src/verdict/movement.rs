@@ -38,6 +38,16 @@ impl Movement {
         movement
     }
 
+    /// The threads that stood still between the looks.
+    #[must_use]
+    pub fn still(&self, later: &[Snapshot]) -> BTreeSet<ThreadRef> {
+        let each = |(p, s): (u32, &Snapshot)| {
+            let threads = u32::try_from(s.threads.len()).unwrap_or(u32::MAX);
+            (0..threads).map(move |thread| ThreadRef { process: ProcessIx(p), thread })
+        };
+        (0..).zip(later).flat_map(each).filter(|t| !self.moved.contains(t) && !self.ran.contains(t)).collect()
+    }
+
     /// Compares what the looks showed of devices: of each thread that waits for one now.
     pub fn compare_devices(&mut self, earlier: (&[Snapshot], &Facts), later: (&[Snapshot], &Facts)) {
         for (t, now) in &later.1.devices {

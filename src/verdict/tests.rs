@@ -650,10 +650,16 @@ fn a_full_pipe_whose_reader_waits_for_the_writer() {
         let hold = made.holds(could, on);
         (hold.mode, hold.certainty) = (Mode::Any, Certainty::Inferred);
     }
+    made.entry(pipe).idle = false;
     made.two_looks(&[]);
     let v = made.judged();
     assert_eq!((v.kind, v.certainty), (Kind::Deadlock, Some(Certainty::Inferred)));
     assert_eq!((v.cycles.len(), v.cycles[0].pattern), (1, "pipe-full"));
+    // the same where the child waits for something to read
+    made.entry(pipe).idle = true;
+    let v = made.judged();
+    assert_eq!((v.cycles.len(), v.cycles[0].pattern), (1, "peer-wait"));
+    assert!(v.cycles[0].explanation.contains("writing end"), "{}", v.cycles[0].explanation);
     // a thread of the parent that may read it later
     made.two_looks(&[parent]);
     assert_eq!(made.judged().kind, Kind::Busy);

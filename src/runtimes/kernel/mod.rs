@@ -146,7 +146,7 @@ impl KernelDecoder {
             return None;
         }
         // fcntl blocks only for its locks: F_SETLKW and F_OFD_SETLKW
-        if call.name == "fcntl" && !matches!(arg(&syscall, 1), 7 | 38) {
+        if call.name == "fcntl" && !matches!(arg(&syscall, 1), F_SETLKW | F_OFD_SETLKW) {
             return Some(unnamed(view, index, &syscall));
         }
         let open = descriptor(view, call, &syscall);
@@ -159,7 +159,10 @@ impl KernelDecoder {
         };
         let mut named = name(view, index, call, kind, &syscall);
         if let Some(open) = open {
-            named.name = named.name.map(|n| format!("{n} ({})", of_open(open)));
+            named.name = match kind {
+                ResourceKind::FileLock => Some(format!("the lock of {}", of_open(open))),
+                _ => named.name.map(|n| format!("{n} ({})", of_open(open))),
+            };
         }
         if let Some(inode) = open.and_then(|d| d.pipe) {
             let offset = if matches!(call.object, Object::To(_)) { FOR_ROOM } else { 0 };
@@ -215,6 +218,9 @@ fn of_open(open: &Descriptor) -> String {
     match (open.pipe, open.to.as_str()) {
         (Some(inode), _) => format!("pipe {inode}"),
         (None, to) if to.starts_with("socket:") => "a socket".to_owned(),
+        (None, to) if to.starts_with("/dev/") => {
+            to.trim_start_matches("/dev/").chars().take(64).map(harmless).collect()
+        }
         (None, to) => {
             let short = to.rsplit('/').next().unwrap_or(to);
             short
@@ -288,6 +294,17 @@ fn own_number(view: &View<'_>, index: usize) -> u64 {
 const OWN: u64 = 1 << 40;
 /// The device that names pipes of all processes, by inode.
 const PIPES: (u32, u32) = (u32::MAX, 0);
+/// The device that names locks of files of all processes, by inode and the kernel's number of the lock.
+const FILES: (u32, u32) = (u32::MAX, 1);
+/// Marks a descriptor waited on for a lock that `fcntl` takes, not `flock`.
+const BY_FCNTL: u64 = 1 << 33;
+/// Marks one that belongs to the open file, of which the kernel's list names no process.
+const OF_OPEN_FILE: u64 = 1 << 34;
+/// Commands of `fcntl` (Linux `include/uapi/asm-generic/fcntl.h`).
+const F_SETLKW: u64 = 7;
+const F_OFD_SETLKW: u64 = 38;
+/// The number that stands for any child.
+const ANY_CHILD: u64 = 1 << 41;
 /// Marks a descriptor waited on for room: another thing than the same descriptor waited on for data.
 const FOR_ROOM: u64 = 1 << 32;
 
@@ -300,7 +317,14 @@ fn name(view: &View<'_>, index: usize, call: &Call, kind: ResourceKind, syscall:
         address: None,
     };
     match call.object {
-        Object::From(i) => numbered(u64::from(fd(i).unsigned_abs()), of_descriptor(call.name, fd(i))),
+        Object::From(i) => {
+            let mark = match (call.name, arg(syscall, 1)) {
+                ("fcntl", F_OFD_SETLKW) => OF_OPEN_FILE,
+                ("fcntl", _) => BY_FCNTL,
+                _ => 0,
+            };
+            numbered(mark | u64::from(fd(i).unsigned_abs()), of_descriptor(call.name, fd(i)))
+        }
         Object::To(i) => numbered(FOR_ROOM | u64::from(fd(i).unsigned_abs()), format!("{} to fd {}", call.name, fd(i))),
         Object::Between(a, b) => {
             let number = own_number(view, index);
@@ -316,7 +340,7 @@ fn name(view: &View<'_>, index: usize, call: &Call, kind: ResourceKind, syscall:
         }
         Object::Child => match fd(0) {
             pid if pid > 0 => numbered(u64::from(pid.unsigned_abs()), format!("child {pid}")),
-            -1 => numbered(own_number(view, index), "any child".to_owned()),
+            -1 => numbered(ANY_CHILD, "any child".to_owned()),
             0 => numbered(own_number(view, index), "a child of its process group".to_owned()),
             group => numbered(own_number(view, index), format!("a child of process group {}", group.unsigned_abs())),
         },
@@ -324,7 +348,7 @@ fn name(view: &View<'_>, index: usize, call: &Call, kind: ResourceKind, syscall:
             (1, pid) => numbered(u64::from(pid.unsigned_abs()), format!("child {pid}")),
             (2, group) => numbered(own_number(view, index), format!("a child of process group {group}")),
             (3, pidfd) => numbered(own_number(view, index), format!("the process of pidfd {pidfd}")),
-            _ => numbered(own_number(view, index), "any child".to_owned()),
+            _ => numbered(ANY_CHILD, "any child".to_owned()),
         },
         Object::Futex => {
             let at = Addr(syscall.args[0]);

@@ -2,7 +2,6 @@ use super::*;
 use crate::facts::Holder;
 use crate::runtimes::tests::MadeUp;
 use crate::units::{Pid, ProcessIx};
-use std::collections::BTreeMap;
 
 fn decode(made: &MadeUp) -> Facts {
     made.decode(&KernelDecoder)
@@ -149,7 +148,7 @@ fn threads_beyond_the_list_of_a_child_may_end_it() {
         for tid in 500..500 + threads {
             child.thread(tid, None);
         }
-        between::join(&[parent.snapshot, child.snapshot], &BTreeMap::new(), &mut facts);
+        between::join(&[parent.snapshot, child.snapshot], &between::Around::default(), &mut facts);
         assert_eq!(
             facts.holds.iter().filter(|h| matches!(h.holder, Holder::Thread(_))).count(),
             threads.min(256) as usize

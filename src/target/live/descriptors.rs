@@ -45,22 +45,30 @@ pub(super) fn blocks(directory: &Path, number: i32) -> bool {
     flags(&directory.join(format!("fdinfo/{number}"))).is_some_and(|f| f & O_NONBLOCK == 0)
 }
 
-/// The processes that have the reading end of one of these pipes open, as far as may be read.
+/// Processes by the inode of a pipe they have open.
+pub type Ends = BTreeMap<u64, BTreeSet<Pid>>;
+
+/// The processes that have the reading ends of the pipes `read` and the writing ends of the pipes `written` open, as far as
+/// may be read.
 #[must_use]
-pub fn readers_of(pipes: &BTreeSet<u64>) -> BTreeMap<u64, BTreeSet<Pid>> {
-    let mut out: BTreeMap<u64, BTreeSet<Pid>> = BTreeMap::new();
-    if pipes.is_empty() {
-        return out;
+pub fn ends_of(read: &BTreeSet<u64>, written: &BTreeSet<u64>) -> (Ends, Ends) {
+    let (mut readers, mut writers) = (Ends::new(), Ends::new());
+    if read.is_empty() && written.is_empty() {
+        return (readers, writers);
     }
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten().take(MAX_PROCESSES) {
         let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()).map(Pid) else { continue };
         for (_, open) in read_descriptors(&entry.path()) {
-            if let Some(pipe) = open.pipe.filter(|p| open.reads && pipes.contains(p)) {
-                out.entry(pipe).or_default().insert(pid);
+            let Some(pipe) = open.pipe else { continue };
+            if open.reads && read.contains(&pipe) {
+                readers.entry(pipe).or_default().insert(pid);
+            }
+            if open.writes && written.contains(&pipe) {
+                writers.entry(pipe).or_default().insert(pid);
             }
         }
     }
-    out
+    (readers, writers)
 }
 
 #[cfg(test)]
@@ -77,7 +85,10 @@ mod tests {
         assert!(r.pipe.is_some() && r.pipe == w.pipe, "{r:?} {w:?}");
         let pipe = r.pipe.unwrap();
         let us = Pid(std::process::id().cast_signed());
-        assert!(readers_of(&BTreeSet::from([pipe]))[&pipe].contains(&us));
+        let (readers, writers) = ends_of(&BTreeSet::from([pipe]), &BTreeSet::new());
+        assert!(readers[&pipe].contains(&us) && writers.is_empty());
+        let (readers, writers) = ends_of(&BTreeSet::new(), &BTreeSet::from([pipe]));
+        assert!(writers[&pipe].contains(&us) && readers.is_empty());
         assert_eq!(pipe_of("socket:[12]"), None);
         let own = Path::new("/proc/self");
         assert!(blocks(own, reads.as_raw_fd()) && !blocks(own, i32::MAX));

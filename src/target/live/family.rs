@@ -32,7 +32,8 @@ pub fn descendants(of: Pid) -> Vec<Pid> {
 }
 
 /// The children of each thread of `pid`; `None` where this kernel does not list them (`CONFIG_PROC_CHILDREN`).
-fn children(pid: Pid) -> Option<Vec<Pid>> {
+#[must_use]
+pub fn children(pid: Pid) -> Option<Vec<Pid>> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Some(Vec::new()) };
     let mut found = Vec::new();
     for task in tasks.flatten() {

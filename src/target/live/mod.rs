@@ -17,9 +17,9 @@ mod stopped;
 mod tracer;
 mod undisturbed;
 
-pub use descriptors::readers_of;
-pub use family::descendants;
-pub use proc::is_gone;
+pub use descriptors::ends_of;
+pub use family::{children, descendants};
+pub use proc::{LockLine, is_gone, read_caught_signals, read_file_locks};
 pub use refusal::ptrace_refusal;
 pub use stopped::{Released, StopLimits, Stopped};
 pub use undisturbed::Undisturbed;

@@ -110,6 +110,8 @@ pub(super) struct Status {
     pub voluntary: Option<u64>,
     /// Involuntary context switches.
     pub involuntary: Option<u64>,
+    /// Signals with a handler, the lowest bit for the first.
+    pub caught: Option<u64>,
 }
 
 /// Parses `status`; what is absent stays `None` (`NSpid` came with Linux 4.1).
@@ -125,6 +127,7 @@ pub(super) fn parse_status(bytes: &[u8]) -> Status {
             "NSpid" => s.inner = value.split_ascii_whitespace().next_back().and_then(|v| v.parse().ok()).map(Tid),
             "Uid" => s.users = parse_four(value),
             "Gid" => s.groups = parse_four(value),
+            "SigCgt" => s.caught = u64::from_str_radix(value, 16).ok(),
             "CapEff" => s.capabilities = u64::from_str_radix(value, 16).ok(),
             "Seccomp" => s.seccomp = value.parse().ok(),
             "voluntary_ctxt_switches" => s.voluntary = value.parse().ok(),
@@ -341,6 +344,55 @@ pub fn is_gone(tid: i32) -> bool {
     stat.is_some_and(|s| s.is_dead())
 }
 
+/// The signals a process has handlers for, the lowest bit for the first.
+#[must_use]
+pub fn read_caught_signals(pid: i32) -> Option<u64> {
+    parse_status(&read_short(Path::new(&format!("/proc/{pid}/status"))).ok()?).caught
+}
+
+/// A line of `/proc/locks`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockLine {
+    /// What a lock and those that wait for it have in common.
+    pub number: u64,
+    /// Whether the process waits for it.
+    pub blocked: bool,
+    /// Whether `flock` took it, as opposed to `fcntl` for the whole process.
+    pub flock: bool,
+    /// The process.
+    pub process: i32,
+    /// The file's inode.
+    pub inode: u64,
+}
+
+/// Locks of files listed at most.
+const MAX_LOCKS: usize = 65_536;
+
+/// The locks of files that processes hold and wait for; those of other kinds (leases, open file descriptions) are left out.
+#[must_use]
+pub fn read_file_locks() -> Vec<LockLine> {
+    let bytes = read_file(Path::new("/proc/locks")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    text.lines().filter_map(parse_lock).take(MAX_LOCKS).collect()
+}
+
+/// Parses `3: -> FLOCK  ADVISORY  WRITE 4711 fe:01:9437 0 EOF`; the arrow marks who waits. Source: Linux `fs/locks.c`,
+/// `lock_get_status`.
+fn parse_lock(line: &str) -> Option<LockLine> {
+    let (number, rest) = line.split_once(':')?;
+    let rest = rest.trim_start();
+    let blocked = rest.starts_with("->");
+    let mut words = rest.trim_start_matches("->").split_ascii_whitespace();
+    let flock = match words.next()? {
+        "FLOCK" => true,
+        "POSIX" => false,
+        _ => return None,
+    };
+    let process = words.nth(2)?.parse().ok().filter(|pid| *pid > 0)?;
+    let inode = words.next()?.rsplit(':').next()?.parse().ok()?;
+    Some(LockLine { number: number.trim().parse().ok()?, blocked, flock, process, inode })
+}
+
 /// A thread's state letter.
 pub(super) fn read_state(tasks: &Path, host_tid: HostTid) -> Option<char> {
     let bytes = read_short(&tasks.join(host_tid.0.to_string()).join("stat")).ok()?;
@@ -414,6 +466,20 @@ mod tests {
             assert!(!is_device(&of(path)), "{path}");
         }
         assert!(is_render_node(&of("/dev/dri/renderD128")) && !is_render_node(&of("/dev/dri2")));
+    }
+
+    #[test]
+    fn lines_of_locks() {
+        let held = parse_lock("2: FLOCK  ADVISORY  WRITE 4711 fe:01:9437 0 EOF").unwrap();
+        assert_eq!((held.number, held.blocked, held.flock, held.process), (2, false, true, 4711));
+        assert_eq!(held.inode, 9437);
+        let waits = parse_lock("2: -> POSIX  ADVISORY  READ 12 00:2e:7 0 100").unwrap();
+        assert_eq!((waits.blocked, waits.flock, waits.process), (true, false, 12));
+        for other in
+            ["3: OFDLCK ADVISORY  WRITE -1 fe:01:9 0 EOF", "4: LEASE  ACTIVE    READ  9 fe:01:9 0 EOF", "", "x"]
+        {
+            assert_eq!(parse_lock(other), None, "{other}");
+        }
     }
 
     #[test]

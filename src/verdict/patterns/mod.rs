@@ -5,7 +5,7 @@
 //! the most general:
 //!
 //! 1. `fork-inherited-lock`, then `dead-owner` speak of orphans;
-//! 2. `pipe-full`, then `pool-self-wait`, before all others that speak of cycles: who should do the work waits for it;
+//! 2. `pipe-full`, then `peer-wait` by pipes that stay empty, then `pool-self-wait`, before all others that speak of cycles: who should do the work waits for it;
 //! 3. `signal-handler-relock`, `finalizer-relock`, then `non-reentrant-relock` speak of cycles of one: what interrupted the
 //!    critical section before what called out of it;
 //! 4. `import-cycle`, then `gil-held-across-wait` before `join-while-holding`: with the GIL held, the GIL is what to let go of;
@@ -28,6 +28,7 @@ mod non_reentrant_relock;
 mod other;
 mod outside_wait;
 mod pipe_full;
+mod pipe_silent;
 mod pool_self_wait;
 mod signal_handler_relock;
 
@@ -49,6 +50,7 @@ pub const ALL: &[Pattern] = &[
     fork_inherited::PATTERN,
     dead_owner::PATTERN,
     pipe_full::PATTERN,
+    pipe_silent::PATTERN,
     pool_self_wait::PATTERN,
     signal_handler_relock::PATTERN,
     finalizer_relock::PATTERN,

@@ -8,7 +8,9 @@ pub(super) const PATTERN: Pattern = Pattern { word: "pipe-full", tell };
 
 fn tell(scene: &Scene<'_>) -> Option<Story> {
     let steps = scene.steps();
-    let step = steps.iter().find(|s| scene.kind(s.waits_for) == ResourceKind::Pipe)?;
+    // a healthy program waits for something to read, not for room
+    let for_room = |id| scene.look.graph.resource(id).is_some_and(|r| r.kind == ResourceKind::Pipe && !r.idle);
+    let step = steps.iter().find(|s| for_room(s.waits_for))?;
     let voice = scene.voice;
     let process = |t| voice.snapshot(t).map_or(0, |s| s.process.pid.0);
     let reader = step.held_by;
