@@ -36,8 +36,7 @@ fn cycle(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
         [step] => format!("SELF-DEADLOCK, {sure}: {} {}", voice.thread(step.thread), alone(look, voice, *step)),
         steps if steps.len() <= NAMED => format!("DEADLOCK, {} threads, {sure}: {}", steps.len(), scene.round()),
         steps => {
-            let first = Scene { shape: Shape::Cycle(steps), ..scene }.round();
-            let first = first.split(", thread ").next().unwrap_or_default().to_owned();
+            let first = scene.beginning();
             format!("DEADLOCK, a ring of {} threads, {sure}: {first}, and so on round to the first", steps.len())
         }
     };

@@ -94,7 +94,7 @@ fn a_ring_of_three_and_one_who_only_queues() {
 #[test]
 fn a_long_ring_is_told_by_its_beginning() {
     let mut made = Made::new();
-    let threads: Vec<_> = (0..500).map(|i| made.thread(1000 + i, "ring")).collect();
+    let threads: Vec<_> = (0..500).map(|i| made.thread(1000 + i, "r, thread 2")).collect();
     let locks: Vec<_> = (0..500u64).map(|i| made.mutex("", 0x1000 + 0x40 * i)).collect();
     for i in 0..500 {
         made.holds(threads[i], locks[i]);
@@ -104,8 +104,8 @@ fn a_long_ring_is_told_by_its_beginning() {
     assert_eq!(v.cycles.len(), 1);
     assert_eq!(
         v.headline,
-        "DEADLOCK, a ring of 500 threads, proven: thread 1000 “ring” holds the mutex at 0x1000 and waits for the mutex at \
-         0x1040, and so on round to the first"
+        "DEADLOCK, a ring of 500 threads, proven: thread 1000 “r, thread 2” holds the mutex at 0x1000 and waits for the \
+         mutex at 0x1040, and so on round to the first"
     );
 }
 

@@ -330,8 +330,17 @@ impl<'a> Scene<'a> {
     /// `thread 402 “MainThread” holds the GIL and waits for ipc_import_mutex`, step by step, as one sentence.
     #[must_use]
     pub fn round(&self) -> String {
-        let parts: Vec<String> = self
-            .holding()
+        self.parts().join(", ")
+    }
+
+    /// The first part of [`Scene::round`].
+    #[must_use]
+    pub fn beginning(&self) -> String {
+        self.parts().into_iter().next().unwrap_or_default()
+    }
+
+    fn parts(&self) -> Vec<String> {
+        self.holding()
             .map(|(step, holds)| {
                 let who = self.voice.thread(step.thread);
                 let waits = self.voice.waits(step.waits_for) + &self.voice.in_device_call(step.thread);
@@ -351,8 +360,7 @@ impl<'a> Scene<'a> {
                     }
                 }
             })
-            .collect();
-        parts.join(", ")
+            .collect()
     }
 
     /// What a cycle is that is not proven: who may give one of its locks back, and why that is not excluded.
