@@ -513,6 +513,7 @@ fn save(path: &Path, diagnosis: &Diagnosis, read: &[Read]) -> Result<(), Diagnos
         let core = minicore::Minicore {
             process: &snapshot.process,
             threads: &snapshot.threads,
+            unlisted: snapshot.unlisted,
             mappings: &snapshot.mappings,
             kept: &read.kept,
             files: &files,

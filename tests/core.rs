@@ -470,7 +470,14 @@ fn a_minicore_gives_back_the_same_and_gdb_opens_it() {
     let small = dir.path().join("mini");
     let threads = core.threads().expect("threads");
     let mappings = core.mappings().expect("mappings");
-    let what = Minicore { process: core.process(), threads: &threads, mappings: &mappings, kept: &kept, files: &[] };
+    let what = Minicore {
+        process: core.process(),
+        threads: &threads,
+        unlisted: false,
+        mappings: &mappings,
+        kept: &kept,
+        files: &[],
+    };
     let mut out = std::fs::File::create(&small).expect("created");
     let size = minicore::write(&what, &mut out).expect("written");
     assert_eq!(size, small.metadata().expect("there").len());
@@ -516,6 +523,7 @@ fn a_minicore_with_file_bytes_is_unwound_where_no_file_is() {
     let what = Minicore {
         process: core.process(),
         threads: &snapshot.threads,
+        unlisted: snapshot.unlisted,
         mappings: &snapshot.mappings,
         kept: &kept,
         files: &files,

@@ -19,6 +19,8 @@ pub struct Minicore<'a> {
     pub process: &'a Process,
     /// Its threads. One without registers is told in a note of our own, not in an `NT_PRSTATUS`.
     pub threads: &'a [ThreadState],
+    /// Whether there may be threads beside these.
+    pub unlisted: bool,
     /// Its mappings, ascending.
     pub mappings: &'a [Mapping],
     /// What was read while it was held.
@@ -240,7 +242,7 @@ fn notes(core: &Minicore<'_>) -> io::Result<Vec<u8>> {
         note(&mut out, "CORE", NT_PRSTATUS, &desc)?;
     }
     note(&mut out, own::NAME, own::PROCESS, &own::write_process(core.process))?;
-    note(&mut out, own::NAME, own::THREADS, &own::write_threads(core.threads))?;
+    note(&mut out, own::NAME, own::THREADS, &own::write_threads(core.threads, core.unlisted))?;
     note(&mut out, own::NAME, own::MAPS, &own::write_maps(core.mappings))?;
     Ok(out)
 }

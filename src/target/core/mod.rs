@@ -102,7 +102,7 @@ impl CoreFile {
             }));
         }
         let truncated = headers.truncated;
-        let lacks_threads = notes.lacks_threads || headers.notes_are_cut();
+        let lacks_threads = notes.lacks_threads || notes.own.lacks_threads || headers.notes_are_cut();
         if notes.files.is_empty() && notes.own.mappings.is_empty() {
             warnings
                 .push("the core does not list the files that were mapped (NT_FILE): its modules are unknown".into());

@@ -15,11 +15,15 @@ use std::path::{Path, PathBuf};
 pub(in crate::target) const NAME: &str = "hangscope";
 /// `start end permissions offset major minor inode deleted path` a mapping.
 pub(in crate::target) const MAPS: u32 = 0x6873_6d01;
-/// `host-tid tid state name missing wchan sp pc call` a thread; `call` is the number (`?`: not known) and six arguments.
+/// `host-tid tid state name missing wchan sp pc call` a thread; `call` is the number (`?`: not known) and six arguments. A
+/// record that is none, [`OTHERS`] for one, says that there may be more threads.
 pub(in crate::target) const THREADS: u32 = 0x6873_6d02;
 /// The program's path, then each word of its command line. Of a forked process whose parent is known, then the parent's id;
 /// then `tid name` for each of the parent's threads.
 pub(in crate::target) const PROCESS: u32 = 0x6873_6d03;
+
+/// The record of [`THREADS`] for threads that could not be listed.
+const OTHERS: &[u8] = b"others";
 
 /// Records taken from one note at most.
 const MAX_RECORDS: usize = 1 << 20;
@@ -42,6 +46,8 @@ pub(super) struct OwnThread {
 pub(super) struct Own {
     pub mappings: Vec<Mapping>,
     pub threads: Vec<OwnThread>,
+    /// Whether there may be more of them.
+    pub lacks_threads: bool,
     pub exe: Option<PathBuf>,
     pub command: Vec<String>,
     pub parent: Option<Parent>,
@@ -65,7 +71,11 @@ impl Own {
                     fits
                 });
             }
-            THREADS => self.threads = records(desc).filter_map(|r| thread(&r)).collect(),
+            THREADS => {
+                let threads: Vec<Option<OwnThread>> = records(desc).map(|r| thread(&r)).collect();
+                self.lacks_threads |= threads.contains(&None) || threads.len() == MAX_RECORDS;
+                self.threads = threads.into_iter().flatten().collect();
+            }
             PROCESS => {
                 let mut records = records(desc);
                 let mut words = records.next().unwrap_or_default().into_iter();
@@ -210,8 +220,8 @@ pub(in crate::target) fn write_maps(mappings: &[Mapping]) -> Vec<u8> {
     out
 }
 
-/// The bytes of a [`THREADS`] note.
-pub(in crate::target) fn write_threads(threads: &[ThreadState]) -> Vec<u8> {
+/// The bytes of a [`THREADS`] note. `unlisted`: there may be threads beside these.
+pub(in crate::target) fn write_threads(threads: &[ThreadState], unlisted: bool) -> Vec<u8> {
     let mut out = Vec::new();
     for t in threads {
         let call = t.syscall.map(|c| {
@@ -233,6 +243,9 @@ pub(in crate::target) fn write_threads(threads: &[ThreadState]) -> Vec<u8> {
             ],
             &mut out,
         );
+    }
+    if unlisted {
+        line(&[OTHERS], &mut out);
     }
     out
 }

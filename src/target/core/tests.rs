@@ -49,6 +49,7 @@ fn mapping(start: u64, end: u64, letters: &str, path: Option<(&str, u64)>) -> Ma
 struct Made {
     process: Process,
     threads: Vec<ThreadState>,
+    unlisted: bool,
     mappings: Vec<Mapping>,
     kept: Kept,
 }
@@ -89,7 +90,7 @@ fn made() -> Made {
     kept.keep(Addr(0x40_1ff0), &[8; 8]);
     kept.keep(Addr(0x5f_fff8), &[9; 16]); // across a border
     kept.keep(Addr(0x9000_0000), &[10; 3]); // in no mapping
-    Made { process, threads, mappings, kept }
+    Made { process, threads, unlisted: false, mappings, kept }
 }
 
 fn bytes_of(made: &Made) -> Vec<u8> {
@@ -98,6 +99,7 @@ fn bytes_of(made: &Made) -> Vec<u8> {
     let core = Minicore {
         process: &made.process,
         threads: &made.threads,
+        unlisted: made.unlisted,
         mappings: &made.mappings,
         kept: &made.kept,
         files: &files,
@@ -229,6 +231,15 @@ fn notes_that_break_off_may_lack_threads() {
     assert!(open(damaged).unwrap().may_lack_threads());
     let notes = usize::try_from(u64::from_le_bytes(good[64 + 8..64 + 16].try_into().unwrap())).unwrap();
     assert!(open(good[..notes + 700].to_vec()).unwrap().may_lack_threads(), "cut off within its notes");
+}
+
+#[test]
+fn threads_that_were_missing_when_it_was_written_are_still_missing() {
+    let mut made = made();
+    made.unlisted = true;
+    let core = open(bytes_of(&made)).unwrap();
+    assert!(core.may_lack_threads());
+    assert_eq!(core.threads().unwrap().len(), made.threads.len());
 }
 
 /// A small generator with a fixed beginning (xorshift64*), so that a failure comes again.
