@@ -132,7 +132,8 @@ def converse(arguments):
     """Starts hangscope and answers it until it says `end`."""
     binary = os.path.expanduser(gdb.parameter("hangscope-binary") or BINARY)
     environment = dict(os.environ, COLUMNS=str(gdb.parameter("width") or 80))
-    color = "always" if gdb.parameter("style enabled") and os.isatty(1) else "never"
+    dumb = not os.isatty(1) or os.environ.get("TERM", "dumb") == "dumb"
+    color = "never" if dumb or not gdb.parameter("style enabled") else "always"
     command = [binary, "bridge", "--color", color] + [os.path.expanduser(a) for a in arguments]
     errors, place, ended = open(os.memfd_create("hangscope"), "w+b"), selected(), False
     try:
