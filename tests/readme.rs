@@ -1,8 +1,13 @@
 //! The README says what is: the report it shows is the one the demo gives, its verbs and options exist.
 
+mod support;
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use support::build::{self, Toolchain};
+use support::places::{self, Installed};
+use support::running;
 
 fn readme() -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).expect("README.md")
@@ -17,8 +22,14 @@ fn hangscope(arguments: &[&str]) -> Output {
 
 /// The first fenced block of this language.
 fn block(readme: &str, language: &str) -> String {
-    let from = readme.split_once(&format!("```{language}\n")).expect("such a block").1;
-    from.split_once("```").expect("its end").0.to_string()
+    blocks(readme, language).into_iter().next().expect("such a block")
+}
+
+/// The fenced blocks of this language.
+fn blocks(text: &str, language: &str) -> Vec<String> {
+    let begins = format!("```{language}\n");
+    let all = text.split(&begins).skip(1);
+    all.map(|from| from.split_once("```").expect("its end").0.to_string()).collect()
 }
 
 /// What stays when thread ids, addresses, line numbers, times and the line breaks they cause are taken out.
@@ -82,6 +93,96 @@ fn the_report_shown_is_the_report_given() {
         essence(&given),
         "README.md shows another report than this; UPDATE_README=1 cargo test --test readme takes it over:\n{given}"
     );
+}
+
+/// The section on ROCm.
+fn rocm(readme: &str) -> String {
+    let section = readme.split_once("\n## ROCm\n").expect("a section on ROCm").1;
+    section.split_once("\n## ").map_or(section, |(section, _)| section).to_string()
+}
+
+/// The paragraph of a report that begins so.
+fn paragraph<'a>(report: &'a str, first: &str) -> &'a str {
+    report.split("\n\n").find(|p| p.starts_with(first)).unwrap_or_default().trim_end()
+}
+
+/// The sentence a report begins with.
+fn headline(report: &str) -> &str {
+    report.split_once("\nprocess ").map_or("", |(headline, _)| headline)
+}
+
+/// A report whose program lies in no directory.
+fn with_a_short_command(report: &str) -> String {
+    let Some(from) = report.find("\nprocess ").map(|i| i + 1) else { return report.to_owned() };
+    let (before, rest) = report.split_at(from);
+    let (process, after) = rest.split_once("\n\n").unwrap_or((rest, ""));
+    let mut lines = vec![String::new()];
+    for part in process.replace("\n", " ").split(" · ") {
+        let words: Vec<&str> =
+            part.split(' ').map(|w| if w.starts_with('/') { w.rsplit('/').next().unwrap_or(w) } else { w }).collect();
+        let part = words.join(" ");
+        let last = lines.last_mut().expect("there is one");
+        if last.is_empty() {
+            *last = part;
+        } else if last.chars().count() + part.chars().count() + 3 <= 80 {
+            *last += &format!(" · {part}");
+        } else {
+            lines.push(format!("· {part}"));
+        }
+    }
+    format!("{before}{}\n\n{after}", lines.join("\n"))
+}
+
+/// Compares what the README shows, its block number `n` on ROCm, with what `excerpt` makes of the report on a sample that runs
+/// in the bookworm root.
+fn rocm_shows(n: usize, sample: &str, variant: &[&str], excerpt: fn(&str) -> String) {
+    let roots = places::roots();
+    let all = if sample.contains("gil") { places::python_places(&roots) } else { places::native_places(&roots) };
+    let place = all.into_iter().find(|p| p.name.starts_with("bookworm") && p.has_library("libamdhip64.so."));
+    let Some((place, root)) = place.and_then(|p| p.root.clone().map(|root| (p, root))) else {
+        assert!(!support::in_ci(), "tests/roots makes a bookworm root with HIP");
+        eprintln!("skipped: needs HIP in the bookworm root (tests/roots puts it there)");
+        return;
+    };
+    let oldest = roots.iter().find(|r| r.suite == "bullseye");
+    let built = build::build(sample, &["-ldl".to_owned()], Toolchain::OldestRoot, oldest).expect("the sample is built");
+    let installed = Installed::new(&root).expect("a place in the root");
+    let dir = installed.add(sample, &built).expect("it is copied");
+    let cwd = dir.join("cwd");
+    fs::create_dir_all(root.path.join(cwd.strip_prefix("/").expect("absolute"))).expect("its directory");
+    let arguments: Vec<String> = variant.iter().map(|a| (*a).to_owned()).collect();
+    let program = running::start(&place, &dir, &arguments, &cwd).expect("it gets ready");
+    let shown = blocks(&rocm(&readme()), "text").get(n).cloned().expect("such a block");
+    let mut given = String::new();
+    for _ in 0..10 {
+        let said = hangscope(&["attach", &program.pid.to_string()]);
+        given = excerpt(&String::from_utf8_lossy(&said.stdout)) + "\n";
+        if essence(&shown) == essence(&given) {
+            return;
+        }
+    }
+    if std::env::var_os("UPDATE_README").is_some() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+        fs::write(path, readme().replacen(&shown, &given, 1)).expect("README.md is written");
+        return;
+    }
+    assert_eq!(
+        essence(&shown),
+        essence(&given),
+        "README.md shows another report of {sample} than this; UPDATE_README=1 cargo test --test readme takes it over:\n{given}"
+    );
+}
+
+#[test]
+fn the_reports_of_rocm_shown_are_those_given() {
+    // one after the other: both may write the file
+    rocm_shows(0, "hip-module-load-vs-gil", &[], |report| {
+        let to_the_end_of_the_stacks = report.split_once("\n\nWhy ").map_or(report, |(before, _)| before);
+        with_a_short_command(to_the_end_of_the_stacks.trim_end())
+    });
+    rocm_shows(1, "hip-sync", &["stream"], |report| {
+        format!("{}\n\n{}", headline(report), paragraph(report, "What it waits for"))
+    });
 }
 
 #[test]

@@ -292,6 +292,8 @@ pub struct DeviceWait {
     pub state: Vec<String>,
     /// Whether no work of the device is pending that could end the wait: the program itself is to do so.
     pub program: bool,
+    /// Whether it waits behind a collective, whose kernel waits on the device for all ranks to take part.
+    pub collective: bool,
     /// How the device stands in few words, for a headline: `3 packets are pending in queue 0x…, the oldest is kernel `vector_add``.
     pub brief: Option<String>,
 }

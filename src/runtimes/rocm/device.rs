@@ -36,8 +36,24 @@ impl<'a> Device<'a> {
         let mut rings = Vec::new();
         let mut doorbells = signals.queues(found);
         // where a doorbell can be read and is none, the queue is one that was given up
-        let read = |at: Addr| memory.read_u64(at).is_ok();
-        doorbells.retain(|(doorbell, _)| signals.at(*doorbell).is_some() || !read(*doorbell));
+        let mut unread = None;
+        doorbells.retain(|(doorbell, _)| {
+            let missing = signals.at(*doorbell).is_none().then(|| memory.read_u64(*doorbell).err());
+            match missing {
+                None => true,
+                Some(why) => {
+                    unread = why.or(unread);
+                    why.is_some()
+                }
+            }
+        });
+        if let Some(why) = unread {
+            let why = match why {
+                ReadError::NotInCore(_) => "are not in the core".to_owned(),
+                why => format!("could not be read: {why}"),
+            };
+            gaps.push(Gap(format!("signals of the GPU {why}: for which of them a thread waits is not told")));
+        }
         if doorbells.len() > MAX_QUEUES {
             gaps.push(Gap(format!("of {} GPU queues the first {MAX_QUEUES} were read", doorbells.len())));
         }
@@ -107,14 +123,28 @@ impl<'a> Device<'a> {
     /// Where the work that `signal` waits for stands in few words: `3 packets are pending in queue 0x…, the oldest is kernel
     /// `vector_add``. Of queues that wait for one another the last is told; `None` where no queue is known to hold it up.
     pub fn brief(&self, signal: Option<Addr>) -> Option<String> {
+        match (self.last_of_chain(signal), self.waiting().count()) {
+            (Some(ring), _) => Some(self.brief_queue(ring)),
+            (None, 0) if self.rings.is_empty() => None,
+            (None, 0) => Some("no queue has packets pending, the program is to set it".to_owned()),
+            (None, many) => Some(format!("{many} queues have packets pending")),
+        }
+    }
+
+    /// Whether the oldest kernel that `signal` waits for is a collective's: RCCL names them so (src/device/generate.py).
+    pub fn waits_for_ranks(&self, signal: Option<Addr>) -> bool {
+        let head = self.last_of_chain(signal).and_then(|ring| self.oldest(ring));
+        let Some(Work::Kernel(object)) = head.map(|p| &p.work) else { return false };
+        let name = self.kernels.name_of(*object).unwrap_or_default();
+        ["ncclDevKernel", "ncclKernel", "mscclKernel", "rcclGenericKernel"].iter().any(|p| name.starts_with(p))
+    }
+
+    /// The queue that `signal` waits for in the end, of queues that wait for one another; where it is not known which completes
+    /// it, the only one with packets pending.
+    fn last_of_chain(&self, signal: Option<Addr>) -> Option<&Ring> {
         let Some((mut at, _)) = signal.and_then(|s| self.producer(s)) else {
-            let waiting: Vec<&Ring> = self.waiting().collect();
-            return match waiting.as_slice() {
-                [one] => Some(self.brief_queue(one)),
-                [] if self.rings.is_empty() => None,
-                [] => Some("no queue has packets pending, the program is to set it".to_owned()),
-                many => Some(format!("{} queues have packets pending", many.len())),
-            };
+            let mut waiting = self.waiting();
+            return waiting.next().filter(|_| waiting.next().is_none());
         };
         let mut seen = BTreeSet::from([at.queue.at]);
         while let Some((next, _)) = self.holds_up(at).filter(|_| seen.len() < MAX_CHAIN) {
@@ -123,7 +153,7 @@ impl<'a> Device<'a> {
             }
             at = next;
         }
-        Some(self.brief_queue(at))
+        Some(at)
     }
 
     /// `3 packets are pending in queue 0x…, the oldest is kernel `vector_add``.

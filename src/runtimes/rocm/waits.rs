@@ -25,6 +25,8 @@ const MAX_EVENTS: u64 = 4096;
 const MAX_STACK: u64 = 16 << 10;
 /// Milliseconds from which on the driver is asked to wait for ever (the HSA runtime passes this and asks again).
 const FOR_EVER: u64 = 0xffff_fffe;
+/// What is said where the device has nothing to do at all.
+const NO_QUEUE: &str = "there is no queue, the program is to set it";
 /// Marks a number that is a thread's.
 const OWN: u64 = 1 << 40;
 
@@ -325,6 +327,7 @@ impl Waits<'_> {
             pulse: self.device.any_pulse(),
             state: waiting.iter().take(3).flat_map(|r| self.device.describe_queue(r)).collect(),
             program: false,
+            collective: self.device.waits_for_ranks(None),
             brief: self.device.brief(None),
         };
         let evidence = vec![Evidence::new(said)];
@@ -348,6 +351,7 @@ impl Waits<'_> {
             pulse: vec![queue.at.0, queue.read],
             state,
             program: false,
+            collective: self.device.waits_for_ranks(None),
             brief: Some(format!("{}, and there is room for no more", self.device.brief_queue(ring))),
         };
         let resource = Resource {
@@ -391,11 +395,13 @@ impl Waits<'_> {
                 pulse: if waiting.is_empty() { Vec::new() } else { self.device.any_pulse() },
                 state: waiting.iter().take(3).flat_map(|r| self.device.describe_queue(r)).collect(),
                 program: false,
+                collective: self.device.waits_for_ranks(None),
                 brief: self.device.brief(None).filter(|_| !waiting.is_empty()),
             };
             let resource = self.own(index, ResourceKind::GpuSignal, "the GPU".to_owned());
             return Found { resource, timeout, evidence, device, signal: None };
         };
+        let program = self.device.is_idle() && !(below_one && self.device.rings.is_empty());
         let device = DeviceWait {
             polls,
             over: below_one && signal.value < 1,
@@ -406,8 +412,9 @@ impl Waits<'_> {
                 self.device.pulse(&signal)
             },
             state: self.device.describe(&signal, below_one),
-            program: self.device.is_idle() && !(below_one && self.device.rings.is_empty()),
-            brief: self.device.brief(Some(signal.at)),
+            program,
+            collective: self.device.waits_for_ranks(Some(signal.at)),
+            brief: self.device.brief(Some(signal.at)).or_else(|| program.then(|| NO_QUEUE.to_owned())),
         };
         let mut evidence = evidence;
         evidence.extend(device.state.iter().map(Evidence::new));

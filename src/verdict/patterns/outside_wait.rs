@@ -69,20 +69,26 @@ fn gpu(scene: &Scene<'_>) -> Option<Story> {
         );
         return tell(scene, is_device, &advice);
     }
+    if device.is_some_and(|d| d.collective) {
+        let advice = format!(
+            "{held}Look at the other ranks, too: hangscope attach with all their PIDs, or --tree; hangscope merge puts reports \
+             of several hosts together. The rank that is not in this collective, or in another one, is the cause."
+        );
+        let mut story = tell(scene, is_device, &advice)?;
+        story.explanation += " The oldest kernel is a collective's: it waits on the GPU until all ranks take part.";
+        return Some(story);
+    }
     let advice = format!(
         "{held}Look at the oldest kernel with {debugger}, and in the kernel's log for a reset of the GPU. Let no kernel \
          wait for what the same process does only later."
     );
     let mut story = tell(scene, is_device, &advice)?;
-    if device.is_some_and(|d| !d.pulse.is_empty()) {
-        story.explanation += &match scene.look.movement {
-            Some(m) => format!(
-                " Between the two looks, {} apart, the GPU did nothing that memory shows; a kernel that takes long looks \
-                 the same: a longer --interval tells them apart.",
-                told(m.apart)
-            ),
-            None => " One look cannot tell a kernel that takes long from one that hangs.".to_owned(),
-        };
+    if let Some(m) = scene.look.movement.filter(|_| device.is_some_and(|d| !d.pulse.is_empty())) {
+        story.explanation += &format!(
+            " Between the looks, {} apart, the GPU did nothing that memory shows; a kernel that takes long looks the same: a \
+             longer --interval tells them apart.",
+            told(m.apart)
+        );
     }
     Some(story)
 }
