@@ -118,6 +118,8 @@ pub struct Captured {
     pub warnings: Vec<String>,
     /// Whether something that could have changed the verdict could not be read.
     pub partial: bool,
+    /// Whether the core that was asked for could not be written.
+    pub unsaved: bool,
 }
 
 /// A running process made ready: everything that may take time is done before it is held.
@@ -165,7 +167,7 @@ pub fn live(pids: &[Pid], options: &Options) -> Result<Diagnosis, DiagnoseError>
     loop {
         let at = Instant::now();
         let taken = look(pids, options, first.as_ref().map(|(f, _)| (f, at.duration_since(last_at))));
-        let (mut over, (diagnosis, kept)) = match (taken, first.take()) {
+        let (mut over, (mut diagnosis, kept)) = match (taken, first.take()) {
             (Ok(taken), _) => (false, taken),
             // it ended since: what was seen before is all there will ever be
             (Err(why), Some((mut before, kept))) => {
@@ -182,7 +184,11 @@ pub fn live(pids: &[Pid], options: &Options) -> Result<Diagnosis, DiagnoseError>
         };
         if over {
             if let Some(path) = &options.save_core {
-                save(path, &diagnosis, &kept)?;
+                // what was found is told whatever becomes of the core
+                if let Err(why) = save(path, &diagnosis, &kept) {
+                    diagnosis.captured.warnings.push(why.to_string());
+                    diagnosis.captured.unsaved = true;
+                }
             }
             return Ok(diagnosis);
         }
@@ -218,8 +224,15 @@ fn look(
     let mut known = BTreeSet::new();
     prepared.retain(|p| known.insert(p.snapshot.process.pid));
     let at = SystemTime::now();
-    let mut captured =
-        Captured { at, source: "live", pause: None, syscalls_in_pause: 0, warnings: Vec::new(), partial: false };
+    let mut captured = Captured {
+        at,
+        source: "live",
+        pause: None,
+        syscalls_in_pause: 0,
+        warnings: Vec::new(),
+        partial: false,
+        unsaved: false,
+    };
     let taken = pause(prepared, options, &mut captured, &mut warnings, &mut failure);
     if taken.is_empty() {
         return Err(failure.unwrap_or(DiagnoseError::Nothing));
@@ -355,6 +368,7 @@ pub fn core(path: &Path, exe: Option<&Path>, options: &Options) -> Result<Diagno
         syscalls_in_pause: 0,
         warnings: core.warnings(),
         partial: core.is_truncated() || core.may_lack_threads(),
+        unsaved: false,
     };
     Ok(think(vec![understood], captured, Around::default(), None))
 }
@@ -388,6 +402,7 @@ pub fn bridge(bridge: &Bridge) -> Result<Diagnosis, DiagnoseError> {
         syscalls_in_pause: 0,
         warnings: bridge.warnings(),
         partial: bridge.is_partial() || bridge.may_lack_threads(),
+        unsaved: false,
     };
     Ok(think(vec![understood], captured, Around::default(), None))
 }
@@ -477,6 +492,12 @@ fn think(
         around.file_locks.clone_from(&e.file_locks);
     }
     kernel::between::join(&snapshots, &around, &mut facts);
+    for s in snapshots.iter().filter(|s| !s.threads.is_empty() && s.threads.iter().all(|t| t.state == Some('T'))) {
+        let pid = s.process.pid;
+        facts
+            .notes
+            .push(format!("process {pid} is stopped by a signal (state T): it does nothing until kill -CONT {pid}"));
+    }
     let graph = Graph::build(&facts);
     if let (Some((e, _)), Some(movement)) = (earlier, &mut movement) {
         movement.compare_devices((&e.snapshots, &e.facts), (&snapshots, &facts));
@@ -518,7 +539,14 @@ fn save(path: &Path, diagnosis: &Diagnosis, read: &[Read]) -> Result<(), Diagnos
             kept: &read.kept,
             files: &files,
         };
-        minicore::write(&core, &mut std::io::BufWriter::new(file)).map_err(failed)?;
+        let plain = file.metadata().is_ok_and(|m| m.is_file());
+        minicore::write(&core, &mut std::io::BufWriter::new(file)).map_err(|e| {
+            // half a core would be taken for a whole one
+            if plain {
+                let _ = std::fs::remove_file(&path);
+            }
+            failed(e)
+        })?;
     }
     Ok(())
 }

@@ -407,6 +407,23 @@ fn a_stopped_process_stays_stopped() {
 }
 
 #[test]
+fn a_disk_that_is_full_costs_only_what_was_to_be_written() {
+    let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+    let pid = child.id().to_string();
+    let core = attach(&pid, &["--save-core", "/dev/full"]);
+    let report = attach(&pid, &["-o", "/dev/full"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for (said, lost) in [(&core, "the core to /dev/full"), (&report, "the report to /dev/full")] {
+        assert_eq!(said.code(), 2, "{}", said.err);
+        assert!(said.err.contains("cannot write") && said.err.contains(lost), "{}", said.err);
+        assert!(said.out.contains("IDLE: nothing is stuck"), "the report itself: {}", said.out);
+        assert_eq!(said.err.lines().count(), 1, "{}", said.err);
+    }
+    assert!(core.out.contains("! cannot write the core"), "{}", core.out);
+}
+
+#[test]
 fn an_interrupted_look_lets_go() {
     let scratch = Scratch::new("interrupted");
     let sample = start("idle-pool", &scratch);

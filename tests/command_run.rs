@@ -113,6 +113,7 @@ fn a_command_that_cannot_be_run_is_told_as_a_shell_tells_it() {
     assert_eq!(missing.status.code(), Some(127));
     assert!(text(&missing.stderr).starts_with("hangscope: cannot run /nonexistent/command: "), "{missing:?}");
     let no_program = run(&["--", "/etc/passwd"]);
+    assert!(text(&missing.stderr).contains("there is no such file; check the path"), "{missing:?}");
     assert_eq!(no_program.status.code(), Some(126));
     assert_eq!(run(&["--timeout", "soon", "--", "true"]).status.code(), Some(2));
     assert_eq!(run(&[]).status.code(), Some(2));

@@ -3,6 +3,7 @@
 use crate::cli::{Attach, Common};
 use crate::diagnose::{self, Options};
 use crate::units::Pid;
+use crate::verdict::Kind;
 
 /// Attaches, reports, gives the exit code.
 ///
@@ -26,5 +27,14 @@ pub fn run(args: &Attach, common: &Common) -> anyhow::Result<u8> {
     pids.sort();
     pids.dedup();
     let diagnosis = diagnose::live(&pids, &options)?;
-    super::deliver(&diagnosis, common)
+    let code = super::deliver(&diagnosis, common)?;
+    if diagnosis.captured.unsaved {
+        // the report has said why; a verdict that matters still counts
+        let harmless = matches!(diagnosis.verdict.kind, Kind::Busy | Kind::Idle);
+        if let Some(why) = diagnosis.captured.warnings.last() {
+            eprintln!("hangscope: {why}");
+        }
+        return Ok(if harmless { super::NOTHING } else { code });
+    }
+    Ok(code)
 }

@@ -60,7 +60,12 @@ pub fn deliver(diagnosis: &Diagnosis, common: &Common) -> anyhow::Result<u8> {
     let text = render(diagnosis, common, false);
     match &common.output {
         Some(path) => {
-            std::fs::write(path, text).with_context(|| format!("cannot write the report to {}", path.display()))?;
+            if let Err(e) = std::fs::write(path, &text) {
+                // what was found is told; it may not be there a second time
+                let _ = std::io::stdout().lock().write_all(text.as_bytes());
+                return Err(e)
+                    .context(format!("cannot write the report to {}, so it is on standard output", path.display()));
+            }
         }
         None => match std::io::stdout().lock().write_all(text.as_bytes()) {
             // a reader that has seen enough (`| head`) is no failure

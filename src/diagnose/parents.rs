@@ -130,6 +130,7 @@ fn glance(pid: Pid, options: &Options) -> Result<Understood, String> {
         syscalls_in_pause: 0,
         warnings: Vec::new(),
         partial: false,
+        unsaved: false,
     };
     let (mut warnings, mut failure) = (Vec::new(), None);
     let mut taken = pause(vec![prepared], &options, &mut captured, &mut warnings, &mut failure);

@@ -67,6 +67,11 @@ const PROOFS: usize = 2;
 /// Columns of the word before a proof: `witnessed` and a blank.
 const LABEL: usize = 10;
 
+/// Processes told one by one; where there are more those that are alike are told together.
+const PROCESSES: usize = 6;
+/// Processes alike that are named.
+const LISTED: usize = 8;
+
 /// The report as text, ending with a newline.
 #[must_use]
 pub fn text(case: &Case<'_>, options: &TextOptions) -> String {
@@ -121,8 +126,11 @@ impl Page<'_> {
     /// `process 4711 · python3 load.py · CPython 3.11.2 · glibc 2.36 · 9 threads · held for 1.4 ms`.
     fn processes(&self) -> String {
         let mut out = String::new();
+        // the first tells how it was looked at; many others that are alike are told together
+        let mut others: Vec<(Vec<String>, Vec<String>)> = Vec::new();
         for (i, snapshot) in self.case.snapshots.iter().enumerate() {
-            let mut parts = vec![format!("process {}", snapshot.process.pid)];
+            let pid = snapshot.process.pid.to_string();
+            let mut parts = Vec::new();
             let mut command = super::command(&snapshot.process.command);
             if let Some(program) = command.first_mut() {
                 *program = program.rsplit('/').next().unwrap_or_default().to_owned();
@@ -155,7 +163,23 @@ impl Page<'_> {
             }
             parts.retain(|p| !p.is_empty());
             let parts: Vec<String> = parts.iter().map(|p| unbroken(p)).collect();
-            out += &self.pen.paragraph(0, Style::Dim, &parts.join(" ·\u{a0}"));
+            match others.iter_mut().find(|(same, pids)| *same == parts && !pids.is_empty()) {
+                Some((_, pids)) if i > 0 && self.case.snapshots.len() > PROCESSES => pids.push(pid),
+                _ => others.push((parts, vec![pid])),
+            }
+        }
+        for (parts, pids) in others {
+            let who = match pids.as_slice() {
+                [one] => unbroken(&format!("process {one}")),
+                many => {
+                    let named = many.iter().take(LISTED).cloned().collect::<Vec<_>>().join(", ");
+                    let more = many.len().saturating_sub(LISTED);
+                    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                    format!("{} processes alike, {named}{more}", many.len())
+                }
+            };
+            let line: Vec<String> = std::iter::once(who).chain(parts).collect();
+            out += &self.pen.paragraph(0, Style::Dim, &line.join(" ·\u{a0}"));
         }
         out
     }

@@ -12,8 +12,10 @@ use crate::diagnose;
 use crate::units::Pid;
 use anyhow::Context;
 use child::{Child, Event};
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::panic::{self, AssertUnwindSafe};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// `run`: the deadline passed, or a report was asked for.
@@ -37,7 +39,7 @@ pub fn run(args: &Run, common: &Common) -> anyhow::Result<u8> {
     let mut child = match Child::spawn(program, arguments) {
         Ok(child) => child,
         Err(child::SpawnError::Start(error)) => {
-            eprintln!("hangscope: cannot run {}: {error}", program.to_string_lossy());
+            eprintln!("hangscope: cannot run {}: {}", program.to_string_lossy(), why_not(program, &error));
             return Ok(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE });
         }
         Err(other) => return Err(other.into()),
@@ -57,6 +59,26 @@ pub fn run(args: &Run, common: &Common) -> anyhow::Result<u8> {
         eprintln!("hangscope: process {survivor} does not end, not even by SIGKILL; it stays behind");
     }
     Ok(DEADLINE)
+}
+
+/// Why CMD could not be started, and what to try.
+fn why_not(program: &OsString, error: &io::Error) -> String {
+    let path = Path::new(program);
+    let is_path = path.components().count() > 1 || path.is_absolute() || path.starts_with(".");
+    match error.kind() {
+        io::ErrorKind::NotFound if program.is_empty() => "the command is empty; write hangscope run -- CMD".to_owned(),
+        io::ErrorKind::NotFound if path.exists() && is_path => {
+            "the interpreter or loader it names is not there; look at its first line, or at what `file` says of it"
+                .to_owned()
+        }
+        io::ErrorKind::NotFound if is_path => "there is no such file; check the path".to_owned(),
+        io::ErrorKind::NotFound => "it is not on the PATH; give its path, or for shell syntax sh -c '...'".to_owned(),
+        io::ErrorKind::PermissionDenied if path.is_dir() => "it is a directory; name a program in it".to_owned(),
+        io::ErrorKind::PermissionDenied if path.is_file() => {
+            "it may not be executed; chmod +x makes a program of it, or name its interpreter before it".to_owned()
+        }
+        _ => error.to_string(),
+    }
 }
 
 /// Diagnoses every process, as one graph. Nothing here can fail or panic its way out: the tree is still to be ended.

@@ -217,7 +217,8 @@ fn program(snapshot: &Snapshot) -> Option<&Module> {
 fn is_static_glibc(exe: &Module) -> bool {
     let Ok(image) = exe.image() else { return false };
     let says = |bytes: &[u8]| SAYINGS.iter().any(|text| bytes.windows(text.len()).any(|w| w == *text));
-    exe.find_symbol("__libc_start_main").is_some()
+    // other libcs start programs by a `__libc_start_main` too, but have no such stream
+    exe.find_symbol("_IO_2_1_stdout_").is_some()
         || image.elf.segments().iter().filter(|s| !s.writable).any(|segment| {
             let len = usize::try_from(segment.file_size).ok().filter(|len| *len <= MAX_SEARCHED);
             len.and_then(|len| image.elf.read_only_bytes(segment.vaddr, len)).is_some_and(says)
