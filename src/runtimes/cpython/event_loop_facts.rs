@@ -118,6 +118,9 @@ impl Telling<'_> {
         }
         match task.gathers.len() {
             0 => Some(format!("a future at {waiter}")),
+            1 if self.objects.is(waiter, "_GatheringFuture") => {
+                Some(format!("asyncio.gather, of which {} is left", others().unwrap_or_else(|| "one".to_owned())))
+            }
             1 => others().map(|o| format!("asyncio.shield of {o}")).or_else(|| Some(format!("a future at {waiter}"))),
             n => Some(format!("asyncio.gather of {n}")),
         }

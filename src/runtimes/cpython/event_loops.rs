@@ -71,7 +71,8 @@ impl EventLoops {
             work.suspended = suspended(objects, census, &work.tasks);
             work.names = names(objects, &work.tasks);
         }
-        awaited.extend(work.tasks.iter().filter_map(|t| t.work));
+        awaited
+            .extend(work.tasks.iter().flat_map(|t| t.work.into_iter().chain(t.gathered_work.iter().map(|(_, w)| *w))));
         if !awaited.is_empty() {
             work.chained = awaited.iter().filter_map(|f| chained(objects, &work.loops, *f)).collect();
         }

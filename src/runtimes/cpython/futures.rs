@@ -115,6 +115,17 @@ impl Objects<'_> {
         self.some(self.addr(at, field).ok()?)
     }
 
+    /// Whether a future or task of asyncio has not ended, or is none of those.
+    pub(super) fn may_be_pending(&self, at: Addr) -> bool {
+        if self.is_kind_of(at, "_asyncio.Future") || self.is_kind_of(at, "_asyncio.Task") {
+            // both begin alike (CPython `Modules/_asynciomodule.c`, `FutureObj_HEAD`)
+            return self.o.asyncio.task_state.is_none_or(|f| self.int32(at, f).map_or(true, |s| s == 0));
+        }
+        let kept = self.python_half(at, "Future").unwrap_or_default();
+        let state = kept.into_iter().find(|(k, _)| self.string_is(*k, "_state"));
+        state.is_none_or(|(_, s)| self.string_is(s, "PENDING"))
+    }
+
     /// The functions a future of asyncio will call when it ends, as far as they are Python's.
     pub(super) fn callbacks(&self, at: Addr) -> Vec<Addr> {
         let function = |f: &Addr| self.is(*f, "function");

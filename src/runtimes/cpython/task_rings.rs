@@ -257,8 +257,12 @@ impl Telling<'_> {
         if let Some(other) = task.waiter.and_then(index) {
             return vec![Behind::Task(other, None)];
         }
-        // asyncio.gather ends when all its children have ended, or one has failed
-        task.gathers.iter().copied().filter_map(index).map(|i| Behind::Task(i, None)).collect()
+        // asyncio.gather and a TaskGroup end when all their children have ended, or one has failed: each must be known
+        let child = |at: &Addr| {
+            let work = || task.gathered_work.iter().find(|(child, _)| child == at).map(|(_, work)| Behind::Work(*work));
+            index(*at).map(|i| Behind::Task(i, None)).or_else(work)
+        };
+        task.gathers.iter().map(child).collect::<Option<Vec<_>>>().unwrap_or_default()
     }
 
     /// The frames of the program that ran the loop.
@@ -318,14 +322,14 @@ impl Telling<'_> {
 fn stuck(behind: &BTreeMap<usize, Vec<Behind>>, work: impl Fn(Addr) -> bool) -> BTreeSet<usize> {
     let mut stuck: BTreeSet<usize> = behind.keys().copied().collect();
     loop {
-        // one that cannot end is enough: each of them must
+        // one that fails is enough to let its parent go on
         let holds_up = |b: &Behind| match b {
             Behind::Task(j, _) => stuck.contains(j),
             Behind::Lost(_) => true,
             Behind::Work(future) => work(*future),
         };
         let free: Vec<usize> =
-            behind.iter().filter(|(i, b)| stuck.contains(i) && !b.iter().any(holds_up)).map(|(i, _)| *i).collect();
+            behind.iter().filter(|(i, b)| stuck.contains(i) && !b.iter().all(holds_up)).map(|(i, _)| *i).collect();
         if free.is_empty() {
             return stuck;
         }
@@ -406,6 +410,16 @@ mod tests {
         assert!(stuck(&b, |_| false).is_empty());
         assert_eq!(stuck(&b, |f| f == Addr(0x88)).len(), 3);
         assert!(ring_of(&b, &stuck(&b, |_| true)).is_none());
+    }
+
+    #[test]
+    fn a_child_that_may_fail_lets_its_parent_go_on() {
+        // 0 gathers 1 and 2; 1 waits for a lock of 0, of 2 nothing is known, or it is work
+        let mut b = behind(&[(0, 1), (1, 0), (0, 2)], &[]);
+        assert!(stuck(&b, |_| false).is_empty());
+        b.insert(2, vec![Behind::Work(Addr(0x88))]);
+        assert!(stuck(&b, |_| false).is_empty());
+        assert_eq!(stuck(&b, |_| true).len(), 3);
     }
 
     #[test]

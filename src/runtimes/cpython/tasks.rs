@@ -16,6 +16,8 @@ use std::collections::HashSet;
 pub(super) const MAX_TASKS: usize = 4096;
 /// Coroutines that await each other followed at most.
 const MAX_CHAIN: usize = 64;
+/// Children of one `asyncio.gather` looked at for work of executors.
+const MAX_GATHERED: usize = 256;
 /// Callbacks of one loop looked at.
 const MAX_READY: u64 = 256;
 /// Bytes of a handle looked at.
@@ -72,10 +74,12 @@ pub(super) struct Task {
     pub call: Option<Call>,
     /// The `asyncio.Lock` that it is about to take and that is locked.
     pub wants: Option<Addr>,
-    /// The children of the `asyncio.gather` or the `asyncio.TaskGroup` it waits for, or what it shields.
+    /// Those that have not ended of the children of the `asyncio.gather` or the `asyncio.TaskGroup` it waits for, or what it shields.
     pub gathers: Vec<Addr>,
     /// The `concurrent.futures.Future` it waits for: work of an executor.
     pub work: Option<Addr>,
+    /// Those of the children that are such work, with it.
+    pub gathered_work: Vec<(Addr, Addr)>,
     /// What it waits for by `asyncio.wait_for`, up to 3.11 a task of its own, or by `asyncio.wait`: locals of these.
     pub bounds: Vec<Addr>,
 }
@@ -172,7 +176,10 @@ fn read_task(objects: &Objects<'_>, codes: &mut Codes, busy: &HashSet<Addr>, at:
     let lock = takes.and_then(|f| f.first_argument(objects)).filter(|l| objects.is(*l, "Lock"));
     let is_true = |v: Addr| objects.is(v, "bool") && objects.int(v) == Ok(1);
     let wants = lock.filter(|l| objects.attribute(*l, "_locked").is_some_and(is_true));
-    let gathers = waiter.map(|w| gathered(objects, w, &frames)).unwrap_or_default();
+    let mut gathers = waiter.map(|w| gathered(objects, w, &frames)).unwrap_or_default();
+    let gathered_work: Vec<(Addr, Addr)> =
+        gathers.iter().take(MAX_GATHERED).filter_map(|g| Some((*g, work_of(objects, *g)?))).collect();
+    gathers.retain(|g| objects.may_be_pending(*g));
     let work = waiter.and_then(|w| work_of(objects, w));
     let waits =
         frames.iter().filter(|f| is_asyncios(f)).filter(|f| f.is("tasks.py", "wait_for") || f.is("tasks.py", "wait"));
@@ -187,6 +194,7 @@ fn read_task(objects: &Objects<'_>, codes: &mut Codes, busy: &HashSet<Addr>, at:
         wants,
         gathers,
         work,
+        gathered_work,
         bounds,
         frames,
     })
