@@ -4,7 +4,7 @@
 //! Without a GIL a thread is *attached* while it may touch objects, and *detached* while it sleeps or blocks in the usual way;
 //! blocking detaches it and suspends its critical sections, so that only attached threads hold any. A collection (and a few
 //! others) stops the world: it waits until no other thread is attached. CPython `Python/pystate.c`, `stop_the_world`;
-//! `Python/critical_section.c`. Read so on 3.13.5; of 3.14 and 3.15 the headers say the same.
+//! `Python/critical_section.c`. Read so on 3.13.5 and 3.14.7; of 3.15 the headers say the same.
 
 use super::census::Census;
 use super::gil::{futex_wait, left_futex};

@@ -17,10 +17,11 @@ HERE = pathlib.Path(__file__).parent
 TABLES = {
     "3.8": ["3.8"], "3.9": ["3.9"], "3.10": ["3.10"], "3.11": ["3.11"], "3.12": ["3.12"],
     "3.13": ["3.13.0", "3.13.18"], "3.14": ["3.14"], "3.15": ["3.15"],
-    "3.13t": ["3.13.5t", "3.13t"], "3.14t": ["3.14t"], "3.15t": ["3.15t"],
+    "3.13t": ["3.13.5t", "3.13t"], "3.14t": ["3.14.7t", "3.14t"], "3.15t": ["3.15t"],
 }
 # what tells two micro versions apart, per table: (older, newer)
-APPLIES = {"3.13": ('version = "<3.13.5"', 'version = ">=3.13.5"'), "3.13t": ('version = "<3.13.15"', 'version = ">=3.13.15"')}
+APPLIES = {"3.13": ('version = "<3.13.5"', 'version = ">=3.13.5"'), "3.13t": ('version = "<3.13.15"', 'version = ">=3.13.15"'),
+           "3.14t": ('version = "<3.14.10"', 'version = ">=3.14.10"')}
 
 TYPES = {
     "i32": """_status.word holds_gil _whence state gil_requested gilstate_counter gi_frame_state_int co_argcount
@@ -54,6 +55,8 @@ EXACT = {
     ("PyInterpreterState", "ceval.eval_breaker"): "i32", ("PyObject", "ob_refcnt"): "u32", ("PyObject", "ob_refcnt_full"): "u64",
     ("PyASCIIObject", "state.interned"): "u8", ("_PyCodeArray", "size"): "i64", ("PyThreadState", "_initialized"): "i32",
 }
+# made from headers, and compared afterwards with the DWARF of such an interpreter and with programs it ran
+COMPARED = {"3.14t"}
 STRUCT = {"cond", "mutex", "switch_cond", "switch_mutex", "f_blockstack", "f_localsplus", "localsplus", "ob_item_inline",
           "co_code_adaptive", "dk_indices", "values", "entries", "ob_sval", "ob_digit", "gi_iframe", "sema", "node",
           "platform_sem", "root", "_gil", "_initial_thread", "_main_interpreter", "interpreters.mutex", "qsbr", "mimalloc",
@@ -143,7 +146,7 @@ def main(directory):
         text = [f"# CPython {version}, {build} build, x86_64: struct layouts and constants. Made by convert.py.",
                 f"# From {source}.", "", "[constants]"]
         # never compared with an interpreter that runs: what is read by it is told so
-        if newest["about"]["derived_by"].startswith("headers"):
+        if newest["about"]["derived_by"].startswith("headers") and table not in COMPARED:
             text.append('made_from = "headers"')
         constants = newest["constants"]
         for key in ("line_table", "jump_backward_all_forms", "jump_backward_cache_units", "stackref_tag_mask", "PyThread_type_lock"):
