@@ -6,10 +6,72 @@ use std::fmt;
 /// turn the direction of writing (Unicode's categories Cc, Cf, Zl and Zp). Names are bytes of someone else's memory.
 #[must_use]
 pub fn harmless(c: char) -> char {
+    if matches!(c, ' '..='~') {
+        return c;
+    }
     let unseen = matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
         | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
     if c.is_control() || unseen { '?' } else { c }
+}
+
+/// Text made harmless, cut after `most` characters.
+#[must_use]
+pub fn harmless_text(text: &str, most: usize) -> String {
+    // nearly all names are plain, and there are very many
+    if text.len() <= most && text.bytes().all(|b| matches!(b, b' '..=b'~')) {
+        return text.to_owned();
+    }
+    text.chars().take(most).map(harmless).collect()
+}
+
+/// Hashes what is made of one or two machine words, addresses above all: the standard hasher costs more than the look-up. The
+/// seed is another in each run, since the addresses are a stranger's.
+#[derive(Clone, Debug)]
+pub struct ByAddr(u64);
+
+impl Default for ByAddr {
+    fn default() -> ByAddr {
+        use std::hash::{BuildHasher, RandomState};
+        static SEED: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
+        ByAddr(*SEED.get_or_init(|| RandomState::new().hash_one(0u8)))
+    }
+}
+
+impl std::hash::BuildHasher for ByAddr {
+    type Hasher = AddrHasher;
+
+    fn build_hasher(&self) -> AddrHasher {
+        AddrHasher(self.0)
+    }
+}
+
+/// The hasher of [`ByAddr`].
+#[derive(Debug)]
+pub struct AddrHasher(u64);
+
+impl std::hash::Hasher for AddrHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for piece in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word.iter_mut().zip(piece).for_each(|(w, b)| *w = *b);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        // both halves of the product: every bit of the word reaches every part of the hash
+        let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = (product as u64) ^ ((product >> 64) as u64);
+    }
+
+    fn write_i64(&mut self, word: i64) {
+        self.write_u64(word.cast_unsigned());
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// An address in the target's address space.

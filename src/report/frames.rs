@@ -2,7 +2,7 @@
 
 use crate::facts::ManagedFrame;
 use crate::snapshot::{Pc, Snapshot};
-use crate::units::{Addr, FrameIx, ThreadRef, harmless};
+use crate::units::{Addr, FrameIx, ThreadRef, harmless_text};
 use crate::unwind::Trust;
 use crate::verdict::{Voice, function_name, plain};
 use std::cell::RefCell;
@@ -167,17 +167,13 @@ fn python(frame: &ManagedFrame, index: usize, native: Option<FrameIx>) -> Named 
         locals: frame
             .locals
             .as_ref()
-            .map(|all| all.iter().map(|l| (plain(&l.name), harmless_text(&l.value))).collect()),
+            .map(|all| all.iter().map(|l| (plain(&l.name), harmless_text(&l.value, 512))).collect()),
     }
 }
 
 /// A path made harmless; unlike a name it is shown whole.
 fn plain_path(path: &str) -> String {
-    path.chars().take(1024).map(harmless).collect()
-}
-
-fn harmless_text(text: &str) -> String {
-    text.chars().take(512).map(harmless).collect()
+    harmless_text(path, 1024)
 }
 
 /// Which part of the world a frame belongs to, by the name of its module.

@@ -29,16 +29,25 @@ pub fn json(case: &Case<'_>) -> String {
 /// characters below U+0020 are escaped by the writer; they and these occur inside strings only, bar the layout's newlines.
 fn printable(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
-    for c in json.chars() {
-        if c == '\n' || harmless(c) == c {
-            out.push(c);
-            continue;
+    let mut rest = json;
+    // nearly all of it is plain, and there may be tens of megabytes
+    while let Some((plain, strange)) =
+        rest.bytes().position(|b| !matches!(b, b' '..=b'~' | b'\n')).and_then(|at| rest.split_at_checked(at))
+    {
+        out.push_str(plain);
+        let mut strange = strange.chars();
+        match strange.next() {
+            Some(c) if harmless(c) == c => out.push(c),
+            Some(c) => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    out.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
+            None => {}
         }
-        for unit in c.encode_utf16(&mut [0; 2]) {
-            out.push_str(&format!("\\u{unit:04x}"));
-        }
+        rest = strange.as_str();
     }
-    out
+    out + rest
 }
 
 /// A whole report.

@@ -24,7 +24,7 @@ pub use text::{Part, TextOptions, Threads, text};
 use crate::facts::{Facts, RuntimeNote};
 use crate::graph::Graph;
 use crate::snapshot::Snapshot;
-use crate::units::{ProcessIx, ThreadRef, harmless};
+use crate::units::{ProcessIx, ThreadRef, harmless_text};
 use crate::unwind::Stack;
 use crate::verdict::Verdict;
 use std::collections::HashSet;
@@ -82,7 +82,7 @@ impl Case<'_> {
 
 /// A line made harmless: control characters replaced, length bounded.
 fn sentence(line: &str) -> String {
-    line.chars().take(2000).map(harmless).collect()
+    harmless_text(line, 2000)
 }
 
 /// What of the command line may be shown: the program, and the script or module an interpreter runs. Arguments may hold

@@ -4,7 +4,7 @@ use crate::facts::{DeviceCall, Facts, ManagedThread, Resource, ResourceId, Resou
 use crate::graph::Graph;
 use crate::snapshot::Snapshot;
 use crate::target::ThreadState;
-use crate::units::{FrameIx, ThreadRef, harmless};
+use crate::units::{FrameIx, ThreadRef, harmless_text};
 use crate::unwind::Stack;
 use std::collections::BTreeMap;
 
@@ -375,8 +375,8 @@ pub(super) fn capital(phrase: &str) -> String {
 /// A name from the target made harmless: no control characters, bounded. Names are bytes of someone else's memory.
 #[must_use]
 pub fn plain(name: &str) -> String {
-    let mut out: String = name.chars().map(harmless).take(MAX_NAME + 1).collect();
-    if out.chars().count() > MAX_NAME {
+    let mut out = harmless_text(name, MAX_NAME + 1);
+    if out.len() > MAX_NAME && out.chars().count() > MAX_NAME {
         out = out.chars().take(MAX_NAME - 1).collect();
         out.push('…');
     }
