@@ -1,8 +1,8 @@
 //! What was read while the process was held, kept for thinking about afterwards.
 
 use super::{Memory, ReadError};
-use crate::units::Addr;
-use std::collections::BTreeMap;
+use crate::units::{Addr, ByAddr, PAGE};
+use std::collections::{BTreeMap, HashMap};
 
 /// Extents of bytes by address. Extents never overlap; touching ones are joined only when read across.
 ///
@@ -11,8 +11,13 @@ use std::collections::BTreeMap;
 pub struct Kept {
     buffers: Vec<Vec<u8>>,
     extents: BTreeMap<u64, Extent>,
+    /// Where whole pages of extents that are not long begin: buffer, and offset in it. Most reads are of such pages.
+    pages: HashMap<u64, (usize, usize), ByAddr>,
     bytes: usize,
 }
+
+/// Bytes of an extent whose pages are listed one by one at most; longer ones are stacks.
+const LISTED: usize = 16 * PAGE as usize;
 
 /// A piece of one buffer.
 #[derive(Clone, Copy)]
@@ -71,6 +76,11 @@ impl Kept {
                 None => rest,
             };
             self.extents.insert(start, Extent { buffer, from, len });
+            if len <= LISTED {
+                let first = usize::try_from(start.wrapping_neg() % PAGE).unwrap_or(len);
+                let whole = (first..len).step_by(PAGE as usize).filter(|skip| len - skip >= PAGE as usize);
+                self.pages.extend(whole.map(|skip| (start.wrapping_add(skip as u64), (buffer, from + skip))));
+            }
             self.bytes += len;
             (from, rest, start) = (from + len, rest - len, start.saturating_add(len as u64));
         }
@@ -79,7 +89,17 @@ impl Kept {
     /// Whether every byte of the range is kept.
     #[must_use]
     pub fn covers(&self, at: Addr, len: usize) -> bool {
-        self.missing(at, len).is_none()
+        self.in_page(at, len).is_some() || self.missing(at, len).is_none()
+    }
+
+    /// The bytes of a range that lies in one listed page.
+    fn in_page(&self, at: Addr, len: usize) -> Option<&[u8]> {
+        let skip = usize::try_from(at.0 % PAGE).ok()?;
+        if len > PAGE as usize - skip {
+            return None;
+        }
+        let (buffer, from) = self.pages.get(&at.page().0)?;
+        self.buffers.get(*buffer)?.get(from + skip..from + skip + len)
     }
 
     /// The first byte of the range that is not kept.
@@ -124,6 +144,10 @@ impl Memory for Kept {
     /// # Errors
     /// [`ReadError::Released`] with the first byte that was not kept.
     fn read(&self, at: Addr, buf: &mut [u8]) -> Result<(), ReadError> {
+        if let Some(bytes) = self.in_page(at, buf.len()) {
+            buf.copy_from_slice(bytes);
+            return Ok(());
+        }
         let mut here = at.0;
         let mut rest = buf;
         while !rest.is_empty() {
@@ -156,6 +180,25 @@ mod tests {
         assert!(k.covers(Addr(0x1000), 12));
         assert!(!k.covers(Addr(0x1000), 13));
         assert_eq!(k.len(), 12);
+    }
+
+    #[test]
+    fn pages_are_found_where_they_were_read_first() {
+        let mut k = Kept::new();
+        let page = PAGE as usize;
+        k.keep(Addr(0x2ff8), &[7; 8]);
+        k.keep_buffer([[1; 0x1000], [2; 0x1000], [3; 0x1000]].concat(), &[(Addr(0x1000), 0, 3 * page)]);
+        k.keep_buffer(vec![9; 3 * page], &[(Addr(0x2000), 0, 3 * page)]);
+        let at = |at: u64| {
+            let mut b = [0; 2];
+            k.read(Addr(at), &mut b).map(|()| b)
+        };
+        assert_eq!([at(0x1000), at(0x1fff), at(0x2ff6)], [Ok([1, 1]), Ok([1, 2]), Ok([2, 2])]);
+        assert_eq!([at(0x2ff8), at(0x2fff), at(0x3ffe)], [Ok([7, 7]), Ok([7, 3]), Ok([3, 3])]);
+        assert_eq!([at(0x3fff), at(0x4ffe)], [Ok([3, 9]), Ok([9, 9])]);
+        assert_eq!(at(0x4fff), Err(ReadError::Released(Addr(0x5000))));
+        assert!(k.covers(Addr(0x1000), 4 * page) && !k.covers(Addr(0x4fff), 2) && k.covers(Addr(0x3123), 8));
+        assert_eq!(k.len(), 4 * page);
     }
 
     #[test]

@@ -25,6 +25,16 @@ pub trait Memory {
     /// Says that these ranges (start, bytes) will be read, so that a door that pays per system call can fetch them
     /// together. Ranges that cannot be read are passed over in silence; a later read of them gives the reason.
     fn expect(&self, _ranges: &[(Addr, usize)]) {}
+
+    /// Reads ranges (start, bytes) and hands each one's bytes to `each`, in order, with the range's number; `None` for one
+    /// that cannot be had whole. A door that pays per system call reads many at once. The caller bounds the sum.
+    fn read_each(&self, ranges: &[(Addr, usize)], each: &mut dyn FnMut(usize, Option<&[u8]>)) {
+        let mut room = Vec::new();
+        for (i, (at, len)) in ranges.iter().enumerate() {
+            room.resize(*len, 0);
+            each(i, self.read(*at, &mut room).is_ok().then_some(room.as_slice()));
+        }
+    }
 }
 
 impl<M: Memory + ?Sized> Memory for &M {
@@ -34,6 +44,10 @@ impl<M: Memory + ?Sized> Memory for &M {
 
     fn expect(&self, ranges: &[(Addr, usize)]) {
         (**self).expect(ranges);
+    }
+
+    fn read_each(&self, ranges: &[(Addr, usize)], each: &mut dyn FnMut(usize, Option<&[u8]>)) {
+        (**self).read_each(ranges, each);
     }
 }
 

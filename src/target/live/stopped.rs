@@ -352,7 +352,8 @@ impl<'a> Stopped<'a> {
     /// What of `ranges` is readable and not kept yet, in whole pages, touching ones joined.
     fn missing_pages(&self, ranges: &[(Addr, usize)]) -> Vec<(Addr, usize)> {
         let mut wanted: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());
-        for (at, len) in ranges {
+        let kept = self.kept();
+        for (at, len) in ranges.iter().filter(|(at, len)| !kept.covers(*at, *len)) {
             let end = at.0.saturating_add(*len as u64);
             let (mut from, end) = (at.page().0, end.checked_next_multiple_of(PAGE).unwrap_or(end));
             while let Some(m) = (from < end).then(|| mapping_at(&self.mappings, Addr(from))).flatten() {
@@ -364,7 +365,6 @@ impl<'a> Stopped<'a> {
             }
         }
         wanted.sort_unstable();
-        let kept = self.kept();
         let mut out: Vec<(Addr, usize)> = Vec::with_capacity(wanted.len());
         let mut room = MAX_BATCH;
         let mut reached = 0;
