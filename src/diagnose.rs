@@ -14,7 +14,7 @@ use crate::facts::{Facts, Gap, Hold, Holder, RuntimeNote};
 use crate::graph::Graph;
 use crate::memory::{Kept, Memory};
 use crate::runtimes::kernel::between::{Around, FileLock, LockCall, Questions, owners_elsewhere};
-use crate::runtimes::{self, Decoder, Held, View, kernel};
+use crate::runtimes::{self, Decoder, Held, Running, View, kernel};
 use crate::snapshot::{Snapshot, WithImages};
 use crate::target::bridge::Bridge;
 use crate::target::core::{CoreFile, CoreOptions};
@@ -134,7 +134,9 @@ impl Prepared {
         let live = Live::open(pid)?.with_debug_directories(options.debug_dirs.clone());
         let snapshot = Snapshot::prepare(&live)?;
         snapshot.images_of_absent_files(&live);
-        let decoders = find_runtimes(&snapshot, &live);
+        let mut decoders = find_runtimes(&snapshot, &live);
+        let running = Running { memory: &live, threads: &|| live.calls(), locals: options.locals };
+        decoders.iter_mut().for_each(|d| d.rehearse(&running));
         Ok(Prepared { live, snapshot, decoders })
     }
 }

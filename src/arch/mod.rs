@@ -102,6 +102,13 @@ pub struct ThreadRegisters {
 }
 
 impl ThreadRegisters {
+    /// No register known.
+    #[must_use]
+    pub fn unknown() -> ThreadRegisters {
+        let (file, raw) = (RegisterFile::default(), Vec::new());
+        ThreadRegisters { arch: Arch::X86_64, file, tls_base: None, syscall_register: None, raw }
+    }
+
     /// The program counter.
     #[must_use]
     pub fn pc(&self) -> Option<u64> {

@@ -32,6 +32,10 @@ pub trait Runtime: Sync {
 
 /// A runtime found in one process.
 pub trait Decoder: Send + Sync {
+    /// Called once for a live process, while it still runs: does what makes the reads of [`Decoder::gather`] few. Nothing read
+    /// here is believed.
+    fn rehearse(&mut self, _running: &Running<'_>) {}
+
     /// Called while the target is held, after every thread's live stack was read: reads what [`Decoder::decode`] will
     /// want and keeps no result, since a door keeps all that was read. No file is opened here, nothing is unwound or
     /// named; reads are batched with [`Memory::expect`]. A core needs none of it and is not asked.
@@ -39,6 +43,16 @@ pub trait Decoder: Send + Sync {
 
     /// What this runtime can tell about this instant. Called after the release, on what was kept.
     fn decode(&self, view: &View<'_>) -> Facts;
+}
+
+/// The target before it is held.
+pub struct Running<'a> {
+    /// Its memory, which moves.
+    pub memory: &'a dyn Memory,
+    /// The threads with the system calls they are in, ascending; no registers. Each call looks anew.
+    pub threads: &'a dyn Fn() -> Vec<ThreadState>,
+    /// Whether the variables of interpreters' frames will be asked for.
+    pub locals: bool,
 }
 
 /// The target while it is held.

@@ -1,10 +1,11 @@
 //! Code objects, each read once: names, file, line table, exception table, bytecode.
 
 use super::frames::{Position, PyFrame};
+use super::givers::is_standard;
 use super::lines::line_of;
 use super::objects::{Objects, int_in, word_in};
 use crate::memory::MemoryExt;
-use crate::units::Addr;
+use crate::units::{Addr, ByAddr};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -16,6 +17,8 @@ pub(super) struct Code {
     pub function: String,
     pub name: String,
     pub file: String,
+    /// Whether that file is part of Python.
+    pub is_standard: bool,
     pub first_line: i32,
     lines: Vec<u8>,
     /// `co_exceptiontable`, since 3.11.
@@ -40,7 +43,7 @@ const MAX_KEPT: usize = 256 << 20;
 /// The code objects met so far.
 #[derive(Default)]
 pub(super) struct Codes {
-    known: HashMap<Addr, Option<Rc<Code>>>,
+    known: HashMap<Addr, Option<Rc<Code>>, ByAddr>,
     kept: usize,
 }
 
@@ -123,6 +126,7 @@ fn read_code(objects: &Objects<'_>, at: Addr, blob: &[u8]) -> Option<Code> {
     let pointer = |f: u64| word_in(blob, f).map(Addr);
     let text = |f: u64| objects.string(pointer(f)?).ok();
     let name = text(o.code_name).unwrap_or_else(|| "?".to_owned());
+    let file = text(o.code_filename).unwrap_or_else(|| "?".to_owned());
     let (start, units) = match (o.code_adaptive, o.code_bytes) {
         (Some(f), _) => (at.checked_add(f)?, word_in(blob, o.ob_size)?.min(1 << 24)),
         (None, Some(f)) => {
@@ -135,7 +139,8 @@ fn read_code(objects: &Objects<'_>, at: Addr, blob: &[u8]) -> Option<Code> {
         addr: at,
         function: o.code_qualname.and_then(text).unwrap_or_else(|| name.clone()),
         name,
-        file: text(o.code_filename).unwrap_or_else(|| "?".to_owned()),
+        is_standard: is_standard(&file),
+        file,
         first_line: int_in(blob, o.code_firstlineno)?,
         lines: objects.bytes(pointer(o.code_linetable)?).unwrap_or_default(),
         exceptions: o.code_exceptiontable.and_then(|f| objects.bytes(pointer(f)?).ok()).unwrap_or_default(),

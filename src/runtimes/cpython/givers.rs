@@ -11,8 +11,8 @@ use super::inferred::{Call, Inference, Receiver};
 use super::objects::Objects;
 use super::place::Framed;
 use crate::memory::MemoryExt;
-use crate::units::Addr;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::units::{Addr, ByAddr};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// Modules looked at at most.
 const MAX_MODULES: usize = 32;
@@ -207,7 +207,7 @@ impl<'a> Givers<'a> {
             search.object(*handler, At { module: Addr::NULL, class: None, pending: true }, 0);
         }
         // what a Timer will call
-        for framed in frames().filter(|f| f.is("threading.py", "run")) {
+        for framed in frames().filter(|f| f.is("threading.py", "run") && f.may_be_of("Timer")) {
             let function = framed.first_argument(objects).and_then(|this| objects.attribute(this, "function"));
             if let Some(function) = function {
                 search.object(function, At { module: Addr::NULL, class: None, pending: true }, 0);
@@ -222,8 +222,9 @@ impl<'a> Givers<'a> {
             }
         }
         // what is defined inside the functions that run may be bound to nothing that shows
+        let mut seen: HashSet<Addr, ByAddr> = HashSet::default();
         for framed in frames() {
-            if let Some(code) = framed.code.as_ref().filter(|c| !is_standard(&c.file)) {
+            if let Some(code) = framed.code.as_ref().filter(|c| !c.is_standard && seen.insert(c.addr)) {
                 let module = inference.names().globals_of(framed).unwrap_or(Addr::NULL);
                 search.code(code.addr, At { module, class: None, pending: false }, &mut Vec::new());
             }
@@ -392,7 +393,7 @@ fn modules_of<'f>(
 ) -> Vec<Addr> {
     let names = inference.names();
     let mut modules: Vec<Addr> = Vec::new();
-    for framed in frames.filter(|f| f.code.as_ref().is_some_and(|c| !is_standard(&c.file))) {
+    for framed in frames.filter(|f| f.code.as_ref().is_some_and(|c| !c.is_standard)) {
         let globals = names.globals_of(framed).filter(|g| !modules.contains(g) && modules.len() < MAX_MODULES);
         modules.extend(globals);
     }

@@ -4,7 +4,6 @@
 //! more than `release`. One thread must qualify, and one only. Words: "inferred", never "holds" alone.
 
 use super::code::{Code, Codes};
-use super::givers::is_standard;
 use super::holds::Witnessed;
 use super::names::Names;
 use super::objects::Objects;
@@ -12,7 +11,7 @@ use super::place::{Framed, PyStack};
 use super::slots::Reference;
 use super::with_blocks::is_entering;
 use crate::memory::MemoryExt;
-use crate::units::Addr;
+use crate::units::{Addr, ByAddr};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -93,7 +92,7 @@ pub(super) enum Receiver {
 pub(super) struct Inference<'a> {
     objects: &'a Objects<'a>,
     names: Names<'a>,
-    calls: RefCell<HashMap<Addr, Rc<Vec<Call>>>>,
+    calls: RefCell<HashMap<Addr, Rc<Vec<Call>>, ByAddr>>,
 }
 
 impl<'a> Inference<'a> {
@@ -160,7 +159,7 @@ impl<'a> Inference<'a> {
         }
         // it gives back what it is handed, and may be handed this one next
         let mut handed = calls.iter().filter(|c| c.on == Receiver::Other).peekable();
-        !is_standard(&code.file) && handed.peek().is_some() && handed.all(|c| !c.acquires)
+        !code.is_standard && handed.peek().is_some() && handed.all(|c| !c.acquires)
     }
 
     /// Whether a function's code uses a global or an attribute of this name.
@@ -181,7 +180,7 @@ impl<'a> Inference<'a> {
             return Taking::ByHand;
         };
         // Python's own classes give back what they take
-        if is_entering(self.objects, &framed.frame, code) || is_standard(&code.file) {
+        if is_entering(self.objects, &framed.frame, code) || code.is_standard {
             return Taking::ByWith;
         }
         let calls = self.calls_of(code);
@@ -190,13 +189,6 @@ impl<'a> Inference<'a> {
         let is_it = |c: &&Call| reference.as_ref().map_or(c.on == Receiver::Other, |r| c.is_on(r));
         let gives = calls.iter().filter(|c| c.unit > unit).any(|c| !c.acquires && is_it(&c));
         if gives { Taking::AndGiving } else { Taking::ByHand }
-    }
-
-    /// Touches what [`Inference::giver`] will read.
-    pub(super) fn rehearse_giver(&self, lock: Addr, frames: &[Framed]) {
-        for framed in frames.iter().take(MAX_FRAMES) {
-            self.gives(lock, framed);
-        }
     }
 
     /// Takes back what the frames inside a `with` block have undone by hand: a block whose lock was given back since proves
@@ -243,13 +235,6 @@ impl<'a> Inference<'a> {
                 .is_shared("inside the block another one was entered, whose manager gives a lock back to begin with");
         }
         stands
-    }
-
-    /// Touches what [`Inference::weigh`] will read.
-    pub(super) fn rehearse(&self, witnessed: &Witnessed, frames: &[Framed]) {
-        for framed in frames.iter().take(witnessed.frame.saturating_add(1)) {
-            self.since(witnessed.lock.addr, framed, Some(None), false);
-        }
     }
 
     /// The calls of `acquire` (true) and `release` on `lock` that a frame has done. `own`: it is the frame of the block, which

@@ -7,7 +7,7 @@ use super::offsets::FrameLayout;
 use super::place::Framed;
 use super::slots::Reference;
 use crate::memory::MemoryExt;
-use crate::units::Addr;
+use crate::units::{Addr, ByAddr};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -38,7 +38,7 @@ type Entries = Rc<Vec<(Addr, Addr)>>;
 /// Finds names; dicts are read once.
 pub(super) struct Names<'a> {
     objects: &'a Objects<'a>,
-    dicts: RefCell<HashMap<Addr, Entries>>,
+    dicts: RefCell<HashMap<Addr, Entries, ByAddr>>,
 }
 
 impl<'a> Names<'a> {

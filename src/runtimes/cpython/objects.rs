@@ -4,7 +4,7 @@
 
 use super::offsets::{Attributes, Offsets};
 use crate::memory::{Memory, MemoryExt, ReadError, i32_at, u64_at};
-use crate::units::Addr;
+use crate::units::{Addr, ByAddr};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -53,9 +53,9 @@ const HEAP_TYPE: u64 = 1 << 9;
 pub(super) struct Objects<'a> {
     pub memory: &'a dyn Memory,
     pub o: &'a Offsets,
-    types: RefCell<HashMap<Addr, Option<Rc<Type>>>>,
+    types: RefCell<HashMap<Addr, Option<Rc<Type>>, ByAddr>>,
     /// The names of code objects' local slots.
-    pub local_names: RefCell<HashMap<Addr, Rc<Vec<String>>>>,
+    pub local_names: RefCell<HashMap<Addr, Rc<Vec<String>>, ByAddr>>,
 }
 
 impl<'a> Objects<'a> {

@@ -136,7 +136,7 @@ impl<'a> Places<'a> {
 
 /// The value a thread keeps under a `pthread_key_t` of the first block: `struct pthread.specific_1stblock` at 0x310 (glibc on
 /// x86-64; read so on 2.36 and 2.43), 16 bytes a key, the data in the second word.
-fn current_state(objects: &Objects<'_>, pthread: u64, key: i32) -> Option<u64> {
+pub(super) fn current_state(objects: &Objects<'_>, pthread: u64, key: i32) -> Option<u64> {
     let key = u64::try_from(key).ok().filter(|k| *k < 32)?;
     objects.word(Addr(pthread), 0x310 + 16 * key + 8).ok().filter(|v| *v != 0)
 }
@@ -212,6 +212,15 @@ impl Framed {
     /// Whether it executes the function `name` of a file with this last part: `threading.py`.
     pub(super) fn is(&self, file: &str, name: &str) -> bool {
         self.code.as_ref().is_some_and(|c| c.name == name && c.file_name() == file)
+    }
+
+    /// Whether it may be a method of the class of this name, by its function's qualified name; before 3.11 there is none.
+    pub(super) fn may_be_of(&self, class: &str) -> bool {
+        let is_of = |c: &Rc<Code>| match c.function.rsplit_once('.') {
+            Some((qualifier, _)) => qualifier.rsplit('.').next() == Some(class),
+            None => true,
+        };
+        self.code.as_ref().is_some_and(is_of)
     }
 
     /// Its first argument: `self`, in a method.

@@ -11,7 +11,7 @@ use super::inferred::{Inference, Probable, Taking};
 use super::locks::{Lock, LockKind};
 use super::names::Names;
 use super::objects::Objects;
-use super::place::{Framed, Places, PyStack};
+use super::place::{Places, PyStack};
 use super::waits::{PyWait, Wanted, wait_of};
 use crate::facts::{Entered, ResourceKind};
 use crate::target::ThreadState;
@@ -50,10 +50,10 @@ pub(super) struct Scene<'a> {
 /// When a look is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Beat {
-    /// While the target is held: for what is read, and briefly.
-    Pause,
-    /// Afterwards.
+    /// Before or after the target is held.
     Thought,
+    /// While it is: for what is read, and briefly.
+    Pause,
 }
 
 /// A permit of a semaphore, by the `with` block it was taken for.
@@ -123,7 +123,7 @@ impl<'a> Scene<'a> {
             lent: BTreeSet::new(),
             given,
         };
-        // the code of whole modules: asked for since the rehearsal, thought about after the release
+        // the code of whole modules: read by the rehearsal, thought about after the release
         if beat == Beat::Thought {
             claims.doubt_given(objects, &inference, census, &stacks, handlers, &waits);
         }
@@ -444,56 +444,4 @@ fn name_all(
             Some((object, names.find(object, &stacks)?))
         })
         .collect()
-}
-
-/// Locks whose givers are rehearsed at most.
-const MAX_ASKED: usize = 32;
-
-/// Touches what [`Scene::look`] will read, on a target whose threads are not known yet.
-pub(super) fn rehearse(objects: &Objects<'_>, census: &Census) {
-    let stacks: Vec<Vec<Framed>> = census
-        .chains
-        .values()
-        .map(|chain| {
-            let codes = census.codes.borrow();
-            let frames = chain.frames.iter().filter(|f| !f.shim);
-            frames.map(|f| Framed { frame: *f, code: codes.find(f.code).cloned() }).collect()
-        })
-        .collect();
-    let all = stacks.iter().enumerate().map(|(i, s)| (i, s.as_slice()));
-    let witnessed = Holds::new(objects).witnessed(all.clone(), &mut census.codes.borrow_mut());
-    let inference = Inference::new(objects);
-    for w in &witnessed {
-        inference.rehearse(w, stacks.get(w.thread).map_or(&[][..], |s| s.as_slice()));
-    }
-    EventLoops::look(objects, census, all, &HashMap::new());
-    let mut asked: BTreeSet<Addr> = BTreeSet::new();
-    // on some versions only the exit method of what is waited for stands on the newest frame's stack
-    let plain = witnessed.iter().filter(|w| w.lock.kind == LockKind::Lock).map(|w| w.lock.addr);
-    asked.extend(plain.take(MAX_ASKED));
-    for framed in stacks.iter().filter_map(|s| s.first()) {
-        let Some(code) = &framed.code else { continue };
-        for word in objects.stack_words(&framed.frame, code) {
-            let lock = objects.lock(word).filter(|l| (l.kind == LockKind::Lock || l.lendable) && l.locked);
-            asked.extend(lock.filter(|_| asked.len() < MAX_ASKED).map(|l| l.addr));
-        }
-        objects.locals(&framed.frame, code);
-    }
-    let of_semaphore = |f: &Framed| f.is("threading.py", "acquire");
-    if !asked.is_empty() || stacks.iter().any(|s| s.iter().take(4).any(of_semaphore)) {
-        let handlers: Vec<Addr> = census.handlers.iter().flatten().map(|(_, f)| *f).collect();
-        let givers = Givers::look(objects, &inference, stacks.iter().map(Vec::as_slice), &handlers);
-        for lock in &asked {
-            let frames = stacks.iter().flat_map(|s| s.iter().take(MAX_HANDLE_FRAMES));
-            givers.of(*lock, frames, &mut census.codes.borrow_mut());
-        }
-    }
-    for framed in stacks.iter().flat_map(|s| s.iter().take(MAX_HANDLE_FRAMES)).filter(|_| !asked.is_empty()) {
-        Holds::new(objects).in_generators(framed, Addr::NULL, &mut census.codes.borrow_mut());
-    }
-    for lock in asked {
-        for stack in &stacks {
-            inference.rehearse_giver(lock, stack);
-        }
-    }
 }

@@ -10,7 +10,7 @@ use super::lines::handler_of;
 use super::objects::Objects;
 use super::offsets::{FrameLayout, LineTable};
 use crate::memory::MemoryExt;
-use crate::units::Addr;
+use crate::units::{Addr, ByAddr};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -56,7 +56,7 @@ pub(super) struct Block {
 /// Where exit methods stand, for positions already worked out.
 #[derive(Default)]
 pub(super) struct WithBlocks {
-    depths: RefCell<HashMap<(Addr, i64), Depths>>,
+    depths: RefCell<HashMap<(Addr, i64), Depths, ByAddr>>,
 }
 
 /// Stack depth and handler of each with-handler around a position, innermost first.
