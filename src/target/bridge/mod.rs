@@ -141,7 +141,7 @@ impl Line {
 
 /// What lies beside the debugger and tells what it does not.
 enum Beside {
-    Process(Box<Live>),
+    Process(Arc<Live>),
     Core(Arc<CoreFile>),
     Nothing,
 }
@@ -222,7 +222,12 @@ impl Bridge {
         let (mappings, whole) = mappings(&line, &mut told, &listed, &beside, &mut warnings)?;
         let process = process(&line, &told, &beside, &mappings);
         let core = if let Beside::Core(core) = &beside { Some(Arc::clone(core)) } else { None };
-        let memory = Arc::new(Served::new(Arc::clone(&line), &mappings, whole, core, told.kind == Kind::Remote));
+        let process_itself = match &beside {
+            Beside::Process(live) => Some(live).filter(|live| reads_the_same(&line, live, &listed)).cloned(),
+            _ => None,
+        };
+        let remote = told.kind == Kind::Remote;
+        let memory = Arc::new(Served::new(Arc::clone(&line), &mappings, whole, core, process_itself, remote));
         let mut threads = threads(listed, &beside, &mut warnings);
         memory.expect(&live_stacks(&threads, &mappings));
         if matches!(beside, Beside::Nothing) {
@@ -375,7 +380,7 @@ fn beside(
         Kind::Live => match Live::open(Pid(told.pid)) {
             Ok(live) => {
                 warnings.extend(live.warnings());
-                return Ok(Beside::Process(Box::new(live.with_debug_directories(options.debug_dirs.clone()))));
+                return Ok(Beside::Process(Arc::new(live.with_debug_directories(options.debug_dirs.clone()))));
             }
             Err(TargetError::Zombie(_)) => return Err(BridgeError::Ended),
             Err(e) => warnings.push(format!("{e}; going by what the debugger tells")),
@@ -388,6 +393,21 @@ fn beside(
         Kind::Remote => {}
     }
     Ok(Beside::Nothing)
+}
+
+/// Whether the process reads as the debugger shows it, by the stacks of some threads: one that replays what it has recorded
+/// shows another memory.
+fn reads_the_same(line: &Line, live: &Live, threads: &[ToldThread]) -> bool {
+    let each = threads.len().div_ceil(4).max(1);
+    let stacks = threads.iter().step_by(each).filter_map(|t| t.registers.as_ref()?.sp());
+    let pages: Vec<Addr> = stacks.map(|sp| Addr(sp).page()).collect();
+    let request: String = pages.iter().map(|at| format!(" {:x} {PAGE:x}", at.0)).collect();
+    let Ok(told) = line.ask_within(&format!("read{request}"), MAX_SHORT, line.patience) else { return false };
+    let same = |(at, word): (&Addr, &[u8])| {
+        let mut own = [0; PAGE as usize];
+        live.read(*at, &mut own).is_ok() && wire::unhex(word).is_some_and(|told| told == own)
+    };
+    !pages.is_empty() && told.words().count() == pages.len() && pages.iter().zip(told.words()).all(same)
 }
 
 /// The mappings, and whether what they leave out is known not to be mapped.

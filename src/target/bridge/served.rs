@@ -5,6 +5,7 @@ use super::wire::{Unanswered, unhex};
 use crate::memory::{Memory, ReadError};
 use crate::target::Mapping;
 use crate::target::core::CoreFile;
+use crate::target::live::Live;
 use crate::target::live::proc::is_device;
 use crate::units::{Addr, PAGE};
 use std::collections::{BTreeSet, HashMap};
@@ -45,6 +46,8 @@ pub(super) struct Served {
     whole: bool,
     /// The core itself, where it can be opened: it is read instead.
     core: Option<Arc<CoreFile>>,
+    /// The process itself, where this machine lets us read it: the same bytes, without the digits.
+    process: Option<Arc<Live>>,
     /// Whether the debugger itself asks another for each byte.
     remote: bool,
     pages: Mutex<HashMap<u64, Page>>,
@@ -58,6 +61,7 @@ impl Served {
         mappings: &[Mapping],
         whole: bool,
         core: Option<Arc<CoreFile>>,
+        process: Option<Arc<Live>>,
         remote: bool,
     ) -> Served {
         let span = |m: &Mapping| Span {
@@ -67,7 +71,7 @@ impl Served {
             readable: !is_device(m) && (m.permissions.read || !whole),
         };
         let spans = mappings.iter().map(span).collect();
-        Served { line, spans, whole, core, remote, pages: Mutex::default(), wanted: Mutex::default() }
+        Served { line, spans, whole, core, process, remote, pages: Mutex::default(), wanted: Mutex::default() }
     }
 
     fn span(&self, page: u64) -> Option<Span> {
@@ -118,6 +122,7 @@ impl Served {
                 _ => ranges.push((page, 1)),
             }
         }
+        let ranges = self.take(pages, ranges);
         let failed = self.ask(pages, &ranges);
         // a hole somewhere in it: page by page
         let single: Vec<(u64, u64)> =
@@ -126,6 +131,27 @@ impl Served {
         for (page, _) in failed.collect::<Vec<_>>() {
             pages.insert(page, None);
         }
+    }
+
+    /// Reads of `ranges` what can be had without the debugger, and keeps it; returns the rest.
+    fn take(&self, pages: &mut HashMap<u64, Page>, ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+        let Some(process) = &self.process else { return ranges };
+        let bytes = |(first, n): &(u64, u64)| {
+            Some((Addr(first.checked_mul(PAGE)?), usize::try_from(n.checked_mul(PAGE)?).ok()?))
+        };
+        let wanted: Vec<(Addr, usize)> = ranges.iter().map(|r| bytes(r).unwrap_or((Addr::NULL, 0))).collect();
+        let mut rest = Vec::new();
+        process.read_each(&wanted, &mut |i, bytes| {
+            let Some((first, n)) = ranges.get(i) else { return };
+            match bytes.filter(|b| !b.is_empty()) {
+                Some(bytes) => {
+                    let each = (*first..).zip(bytes.chunks_exact(PAGE as usize));
+                    pages.extend(each.map(|(page, bytes)| (page, Some(bytes.into()))));
+                }
+                None => rest.push((*first, *n)),
+            }
+        });
+        rest
     }
 
     /// Asks for `ranges` and keeps what came; returns those that were refused.
