@@ -19,7 +19,7 @@ pub(super) struct Call {
 
 /// Whether a frame is asyncio's own.
 pub(super) fn is_asyncios(framed: &Framed) -> bool {
-    framed.code.as_ref().is_some_and(|c| c.file.contains("/asyncio/"))
+    framed.code.as_ref().is_some_and(|c| c.is_of_asyncio())
 }
 
 impl Call {

@@ -166,6 +166,11 @@ impl Code {
         self.file.rsplit('/').next().unwrap_or(&self.file)
     }
 
+    /// Whether it is of the standard library's package `asyncio`.
+    pub(super) fn is_of_asyncio(&self) -> bool {
+        is_of_asyncio(&self.file)
+    }
+
     /// The position of `frame` in this code, in 2-byte units; −1 before the first instruction. `None` where it does not
     /// lie inside.
     pub(super) fn unit_of(&self, objects: &Objects<'_>, frame: &PyFrame) -> Option<i64> {
@@ -195,5 +200,40 @@ impl Code {
     /// The line `frame` executes, from 1.
     pub(super) fn line_of(&self, objects: &Objects<'_>, frame: &PyFrame) -> Option<u32> {
         line_of(objects.o.line_table, &self.lines, self.first_line, self.unit_of(objects, frame)?)
+    }
+}
+
+/// Whether a file is one of the standard library's package `asyncio`, wherever Python was installed or built; a program's own
+/// directory may have the name too.
+fn is_of_asyncio(file: &str) -> bool {
+    let mut directories = file.rsplit('/').skip(1);
+    let holds_packages = |d: &str| d.starts_with("python3") || d == "Lib" || d.ends_with(".zip");
+    directories.next() == Some("asyncio") && directories.next().is_none_or(holds_packages)
+}
+
+/// Whether a file was installed beside the standard library: its modules may bear the names of that one's.
+pub(super) fn is_installed(file: &str) -> bool {
+    file.contains("/site-packages/") || file.contains("/dist-packages/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn asyncio_is_the_standard_librarys() {
+        for file in [
+            "/usr/lib/python3.11/asyncio/tasks.py",
+            "/opt/lib/python3.13t/asyncio/locks.py",
+            "/src/cpython/Lib/asyncio/events.py",
+            "/opt/app/python311.zip/asyncio/events.py",
+            "asyncio/base_events.py",
+        ] {
+            assert!(is_of_asyncio(file), "{file}");
+        }
+        for file in ["/home/user/asyncio/server.py", "/usr/lib/python3.11/queue.py", "/srv/asyncio/jobs/run.py", "x.py"]
+        {
+            assert!(!is_of_asyncio(file), "{file}");
+        }
     }
 }

@@ -64,7 +64,7 @@ impl Telling<'_> {
     /// Tells of every task: in the order of the work's tasks.
     fn tell_tasks(&self, facts: &mut Facts) {
         for (i, task) in self.scene.event_loops.tasks.iter().enumerate() {
-            let own = task.frames.iter().find(|f| f.code.as_ref().is_some_and(|c| !c.file.contains("/asyncio/")));
+            let own = task.frames.iter().find(|f| f.code.as_ref().is_some_and(|c| !c.is_of_asyncio()));
             let place = own.or(task.frames.first()).and_then(|f| self.place(f));
             let thread = self.runner(task.event_loop).map(|l| self.thread(l.thread));
             let awaits = self.awaits(task);

@@ -180,7 +180,7 @@ fn suspended(objects: &Objects<'_>, census: &Census, tasks: &[Task]) -> Vec<Susp
 
 /// The asynchronous generators among a frame's variables and on its value stack.
 fn generators_of(objects: &Objects<'_>, framed: &Framed) -> Vec<Addr> {
-    let Some(code) = framed.code.as_ref().filter(|c| !c.file.contains("/asyncio/")) else { return Vec::new() };
+    let Some(code) = framed.code.as_ref().filter(|c| !c.is_of_asyncio()) else { return Vec::new() };
     let mut values = objects.top_of_stack(&framed.frame, code, MAX_STACK);
     values.extend(objects.locals(&framed.frame, code).into_iter().map(|(_, v)| v));
     values.retain(|v| objects.is(*v, "async_generator"));

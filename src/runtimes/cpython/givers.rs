@@ -6,7 +6,7 @@
 //! that releases the lock by name and takes it nowhere makes the lock a signal. One that releases locks it is handed makes it
 //! doubtful.
 
-use super::code::Codes;
+use super::code::{Codes, is_installed};
 use super::inferred::{Call, Inference, Receiver};
 use super::objects::Objects;
 use super::place::Framed;
@@ -84,10 +84,6 @@ pub(super) struct Givers<'a> {
 /// Whether a file is part of Python: what it does with its own locks is known, and it knows no other's.
 pub(super) fn is_standard(file: &str) -> bool {
     file.starts_with("<frozen") || (file.contains("/lib/python3") && !is_installed(file))
-}
-
-fn is_installed(file: &str) -> bool {
-    file.contains("/site-packages/") || file.contains("/dist-packages/")
 }
 
 struct Search<'a, 'b> {

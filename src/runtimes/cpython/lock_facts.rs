@@ -4,6 +4,7 @@ use super::facts::Telling;
 use super::holds::Witnessed;
 use super::inferred::Probable;
 use super::locks::{Lock, LockKind, Sleep};
+use super::place::Framed;
 use super::waits::{PyWait, Signal, Wanted};
 use crate::facts::{
     Certainty, Evidence, Facts, GilRole, Hold, Holder, Mode, Reentrancy, Resource, ResourceId, ResourceKind, TakenAt,
@@ -306,8 +307,10 @@ impl Telling<'_> {
     /// Whether this process is the copy of another one, in which `multiprocessing` has not forgotten what that one holds.
     fn is_copied(&self) -> bool {
         let mut stacks = self.scene.stacks.values();
-        self.view.snapshot.process.forked == Some(true)
-            && !stacks.any(|s| s.frames.iter().any(|f| f.is("process.py", "_bootstrap")))
+        // or a package made after it
+        let bootstraps =
+            |f: &Framed| f.code.as_ref().is_some_and(|c| c.name == "_bootstrap" && c.file_name() == "process.py");
+        self.view.snapshot.process.forked == Some(true) && !stacks.any(|s| s.frames.iter().any(bootstraps))
     }
 
     /// A hold by a thread that is not in this process; its id is 0 where nothing tells it.

@@ -1,7 +1,7 @@
 //! Which thread of the process each thread state runs on, and the Python stack of each thread.
 
 use super::census::Census;
-use super::code::Code;
+use super::code::{Code, is_installed};
 use super::frames::PyFrame;
 use super::objects::{Objects, words_of};
 use super::threads::PyThread;
@@ -209,9 +209,9 @@ pub(super) struct Framed {
 }
 
 impl Framed {
-    /// Whether it executes the function `name` of a file with this last part: `threading.py`.
+    /// Whether it executes the function `name` of the standard library's file with this last part: `threading.py`.
     pub(super) fn is(&self, file: &str, name: &str) -> bool {
-        self.code.as_ref().is_some_and(|c| c.name == name && c.file_name() == file)
+        self.code.as_ref().is_some_and(|c| c.name == name && c.file_name() == file && !is_installed(&c.file))
     }
 
     /// Whether it may be a method of the class of this name, by its function's qualified name; before 3.11 there is none.

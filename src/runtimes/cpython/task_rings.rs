@@ -269,7 +269,7 @@ impl Telling<'_> {
     fn outside_loop(&self, running: RunningLoop) -> (FrameIx, Option<u32>) {
         let frames = self.scene.stacks.get(&running.thread).map_or(&[][..], |s| s.frames.as_slice());
         let runs = frames.iter().position(|f| f.is("base_events.py", "_run_once")).unwrap_or(0);
-        let own = |f: &super::place::Framed| f.code.as_ref().is_some_and(|c| !c.file.contains("/asyncio/"));
+        let own = |f: &super::place::Framed| f.code.as_ref().is_some_and(|c| !c.is_of_asyncio());
         let at = frames.iter().skip(runs).position(own).map_or(runs, |i| runs + i);
         let native = self.natives.get(&running.thread).and_then(|n| n.get(at).copied().flatten());
         (native.or_else(|| self.innermost_loop(running.thread)).unwrap_or(FrameIx(0)), u32::try_from(at).ok())
@@ -288,7 +288,7 @@ impl Telling<'_> {
         let work = &self.scene.event_loops;
         let name = |i: usize| work.tasks.get(i).map_or_else(|| "?".to_owned(), |t| format!("task “{}”", t.name));
         let place = |i: usize| {
-            let own = |f: &&super::place::Framed| f.code.as_ref().is_some_and(|c| !c.file.contains("/asyncio/"));
+            let own = |f: &&super::place::Framed| f.code.as_ref().is_some_and(|c| !c.is_of_asyncio());
             let framed = work.tasks.get(i).and_then(|t| t.frames.iter().find(own));
             framed.and_then(|f| self.place(f)).map(|p| format!(", in {p},")).unwrap_or_default()
         };
