@@ -356,7 +356,8 @@ fn find_returnable(
             }
             (None, None) if lock.kind == LockKind::Lock || !lock.lendable => None,
             (None, _) => given.get(&lock.addr).map(|g| g.how.clone()).or_else(|| {
-                Some("it was taken by hand, without `with`, and any thread may give such a lock back".to_owned())
+                let who = if lock.lendable { "process" } else { "thread" };
+                Some(format!("it was taken by hand, without `with`, and any {who} may give such a lock back"))
             }),
         };
         out.extend(how.map(|how| (lock.addr, how)));

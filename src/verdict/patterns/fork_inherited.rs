@@ -33,7 +33,7 @@ fn tell(scene: &Scene<'_>) -> Option<Story> {
     };
     // of the fork is what this process says, of now what the parent does
     let parents = scene.look.facts.inherited.get(&resource);
-    let parents = parents.map(|said| format!(" Read there without stopping it: {said}.")).unwrap_or_default();
+    let parents = parents.map(|said| format!(" Read in the parent now: {said}.")).unwrap_or_default();
     Some(Story {
         explanation: format!(
             "Process {pid} was forked without an exec and has {threads}. {} is taken, and {holder}. A fork copies the lock \
