@@ -198,13 +198,13 @@ fn busy(verdict: &Verdict, look: &Look<'_>) -> String {
         (n, g) if n == g => format!("{} for the GIL", waits(n)),
         (n, _) => format!("{} for a lock", waits(n)),
     };
-    let first = if verdict.looks > 1 { "nothing is stuck" } else { "nothing is seen to be stuck" };
+    let first = if verdict.looks > 1 && !verdict.partial { "nothing is stuck" } else { "nothing is seen to be stuck" };
     format!("BUSY: {first}; {running} of {} run{}, {locks}", threads(all.len()), if running == 1 { "s" } else { "" })
 }
 
 fn idle(verdict: &Verdict, look: &Look<'_>) -> String {
     let all = stall::threads(look).len();
-    let first = if verdict.looks > 1 { "nothing is stuck" } else { "nothing is seen to be stuck" };
+    let first = if verdict.looks > 1 && !verdict.partial { "nothing is stuck" } else { "nothing is seen to be stuck" };
     // an idle pool and a program whose last signaller is gone look alike: both are said, neither is claimed
     if all > 0 && stuck::stuck(look, &BTreeSet::new()).len() == all {
         let who = if all == 1 {
