@@ -65,6 +65,8 @@ struct RocmDecoder {
 /// Bytes of a thread's stack looked through for signals while the target is held; signals read of one look.
 const MAX_STACK: usize = 8 << 10;
 const MAX_CANDIDATES: usize = 4096;
+/// Queues told of where nobody waits for them.
+const MAX_TOLD: usize = 3;
 
 impl RocmDecoder {
     fn find(snapshot: &Snapshot, memory: &dyn Memory) -> Option<RocmDecoder> {
@@ -223,6 +225,11 @@ impl Decoder for RocmDecoder {
             Monitors { view, calls: &calls, layouts }.decode(&mut facts);
         }
         init::decode(view, &calls, &mut facts);
+        // a thread that cannot be placed may be the one that waits; or nobody does, and the program only forgot to
+        if facts.devices.values().all(|d| d.state.is_empty()) {
+            let pending = device.waiting().take(MAX_TOLD).map(|ring| device.brief_queue(ring));
+            facts.notes.extend(pending.map(|what| format!("no thread is seen to wait for the GPU, where {what}")));
+        }
         if !facts.devices.is_empty() {
             facts.gaps.extend(device.gaps);
         }
