@@ -122,6 +122,7 @@ impl Telling<'_> {
                 Some(format!("asyncio.gather, of which {} is left", others().unwrap_or_else(|| "one".to_owned())))
             }
             1 => others().map(|o| format!("asyncio.shield of {o}")).or_else(|| Some(format!("a future at {waiter}"))),
+            _ if task.gathers.contains(&Addr::NULL) => Some("asyncio.gather of many".to_owned()),
             n => Some(format!("asyncio.gather of {n}")),
         }
     }

@@ -16,8 +16,8 @@ use std::collections::HashSet;
 pub(super) const MAX_TASKS: usize = 4096;
 /// Coroutines that await each other followed at most.
 const MAX_CHAIN: usize = 64;
-/// Children of one `asyncio.gather` looked at for work of executors.
-const MAX_GATHERED: usize = 256;
+/// Children of one `asyncio.gather` looked at.
+const MAX_GATHERED: usize = 1024;
 /// Callbacks of one loop looked at.
 const MAX_READY: u64 = 256;
 /// Bytes of a handle looked at.
@@ -177,8 +177,12 @@ fn read_task(objects: &Objects<'_>, codes: &mut Codes, busy: &HashSet<Addr>, at:
     let is_true = |v: Addr| objects.is(v, "bool") && objects.int(v) == Ok(1);
     let wants = lock.filter(|l| objects.attribute(*l, "_locked").is_some_and(is_true));
     let mut gathers = waiter.map(|w| gathered(objects, w, &frames)).unwrap_or_default();
-    let gathered_work: Vec<(Addr, Addr)> =
-        gathers.iter().take(MAX_GATHERED).filter_map(|g| Some((*g, work_of(objects, *g)?))).collect();
+    // beyond these nothing is known: the null stands for them
+    if gathers.len() > MAX_GATHERED {
+        gathers.truncate(MAX_GATHERED);
+        gathers.push(Addr::NULL);
+    }
+    let gathered_work: Vec<(Addr, Addr)> = gathers.iter().filter_map(|g| Some((*g, work_of(objects, *g)?))).collect();
     gathers.retain(|g| objects.may_be_pending(*g));
     let work = waiter.and_then(|w| work_of(objects, w));
     let waits =
