@@ -86,7 +86,7 @@ fn measure(tool: &str, arguments: &[&str], pid: &str) -> Cost {
     Cost { whole: middle(|c| c.whole), cpu: middle(|c| c.cpu), peak: middle(|c| c.peak) }
 }
 
-#[allow(unsafe_code)] // wait4: nothing safe tells what one child used
+#[allow(unsafe_code, clippy::zombie_processes)] // reaped by wait4: nothing safe tells what one child used
 fn run(tool: &str, arguments: &[&str], pid: &str) -> Cost {
     let mut command = Command::new(tool);
     command.args(arguments.iter().map(|a| a.replace("PID", pid)));

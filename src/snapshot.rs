@@ -437,7 +437,7 @@ mod tests {
     #[test]
     fn where_a_file_was_loaded_only_a_mapping_of_a_segment_tells() {
         let elf = ElfFile::parse(Ourselves.open(&mapping(0, 1)).unwrap()).unwrap();
-        let first = elf.segments()[0].clone();
+        let first = elf.segments()[0];
         assert_eq!(bias_of(&elf, &mapping(first.offset, 1)), Some(LoadBias(0x5555_0000_0000 - first.vaddr.0)));
         assert_eq!(bias_of(&elf, &mapping(1 << 40, 1)), None);
     }
