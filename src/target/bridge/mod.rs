@@ -293,10 +293,15 @@ impl Bridge {
         self.selected
     }
 
-    /// Why the conversation ended early, if it did.
+    /// Why what was read cannot be judged: the conversation ended early, or the process did.
     #[must_use]
     pub fn failure(&self) -> Option<TargetError> {
-        self.line.failure().map(|broken| BridgeError::from(broken).into())
+        if let Some(broken) = self.line.failure() {
+            return Some(BridgeError::from(broken).into());
+        }
+        let gone =
+            || matches!(Live::open(self.process.pid), Err(TargetError::Zombie(_) | TargetError::NoSuchProcess(_)));
+        (self.is_live() && gone()).then(|| BridgeError::Ended.into())
     }
 
     /// Shows `text` to the person, in the debugger's own way.
