@@ -17,7 +17,7 @@ pub(super) const SIZE: u64 = 128;
 const MAX_SEARCHED: u64 = 256 << 20;
 const MAX_MAPPING: u64 = 64 << 20;
 /// How long is searched, the small mappings first: through a debugger memory comes slowly.
-const LONGEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(5);
 /// Bytes read at once while searching.
 const PIECE: u64 = 256 << 10;
 /// Pages with signals that are kept; each has 32.
@@ -119,7 +119,7 @@ pub(super) struct Places {
     pub pages: Vec<Addr>,
     /// Queues, each with its doorbell, whether or not the doorbell's own page could be read.
     pub queues: Vec<(Addr, Addr)>,
-    /// Whether there are more than are kept.
+    /// Whether there are more than are kept, or may be where no time was left to look.
     pub more: bool,
 }
 
@@ -127,8 +127,14 @@ pub(super) struct Places {
 pub(super) fn find_places(snapshot: &Snapshot, memory: &dyn Memory) -> Places {
     let mut plain: Vec<&Mapping> = snapshot.mappings.iter().filter(|m| may_hold(m)).collect();
     plain.sort_by_key(|m| m.end.0.saturating_sub(m.start.0));
-    let mut search =
-        Search { memory, began: Instant::now(), searched: 0, pages: BTreeSet::new(), queues: BTreeMap::new() };
+    let mut search = Search {
+        memory,
+        began: Instant::now(),
+        late: false,
+        searched: 0,
+        pages: BTreeSet::new(),
+        queues: BTreeMap::new(),
+    };
     for m in plain {
         if !search.mapping(m) {
             break;
@@ -149,13 +155,15 @@ pub(super) fn find_places(snapshot: &Snapshot, memory: &dyn Memory) -> Places {
             break;
         }
     }
-    let more = search.pages.len() > MAX_PAGES;
+    let more = search.late || search.pages.len() > MAX_PAGES;
     Places { pages: search.pages.into_iter().take(MAX_PAGES).collect(), queues: doorbells, more }
 }
 
 struct Search<'a> {
     memory: &'a dyn Memory,
     began: Instant,
+    /// Whether there was no time for all of it.
+    late: bool,
     searched: u64,
     pages: BTreeSet<Addr>,
     /// Queues, and the doorbell of each.
@@ -173,6 +181,7 @@ impl Search<'_> {
         let mut done = 0;
         while done < len {
             if self.began.elapsed() > LONGEST {
+                self.late = true;
                 return false;
             }
             let at = m.start.offset(done as i64);
