@@ -18,7 +18,7 @@ use crate::runtimes::{self, Decoder, Held, Running, View, kernel};
 use crate::snapshot::{Snapshot, WithImages};
 use crate::target::bridge::Bridge;
 use crate::target::core::{CoreFile, CoreOptions};
-use crate::target::live::{self, Live, Released, StopLimits, Undisturbed};
+use crate::target::live::{self, Live, PipeEnds, Released, StopLimits, Undisturbed};
 use crate::target::{Target, TargetError, minicore};
 use crate::units::{Addr, ModuleIx, Pid, ProcessIx};
 use crate::unwind::{self, Stack};
@@ -258,7 +258,8 @@ fn look(
 /// What the machine tells of what these processes wait for and others could do.
 fn look_around(processes: &[Understood], gone: BTreeSet<i32>) -> Around {
     let asked = processes.iter().map(|p| Questions::of(&p.facts)).fold(Questions::default(), Questions::and);
-    let (readers, writers) = live::ends_of(&asked.full, &asked.empty);
+    let run = processes.iter().map(|p| p.snapshot.process.pid).collect();
+    let PipeEnds { readers, writers, unread } = live::ends_of(&asked.full, &asked.empty, &run);
     let catches = |pid: &Pid| Some((*pid, live::read_caught_signals(pid.0)?));
     let caught = writers.values().flatten().filter_map(catches).collect();
     let pid_of = |p: &ProcessIx| Some(processes.get(p.0 as usize)?.snapshot.process.pid);
@@ -273,7 +274,7 @@ fn look_around(processes: &[Understood], gone: BTreeSet<i32>) -> Around {
         inode: l.inode,
     };
     let file_locks = locks.into_iter().map(lock).collect();
-    Around { readers, writers, caught, children, gone, file_locks, still: None }
+    Around { readers, writers, unread, caught, children, gone, file_locks, still: None }
 }
 
 /// Holds all processes at once, reads, lets all go.

@@ -18,9 +18,14 @@ fn run(arguments: &[&str]) -> Output {
     Command::new(HANGSCOPE).arg("run").args(arguments).stdin(Stdio::null()).output().expect("hangscope starts")
 }
 
+/// Whoever started the tests may ignore keys (a shell's background job does), and no shell can trap what it was given
+/// ignored.
+const WITH_KEYS: [&str; 2] = ["env", "--default-signal=INT,QUIT"];
+
 fn start(arguments: &[&str]) -> Child {
-    Command::new(HANGSCOPE)
-        .arg("run")
+    let [env, keys] = WITH_KEYS;
+    Command::new(env)
+        .args([keys, HANGSCOPE, "run"])
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -233,7 +238,7 @@ fn at_a_terminal(command: &str, keys: &[u8]) -> Option<String> {
         return None;
     }
     let mut script = Command::new("/usr/bin/script")
-        .args(["-qec", &format!("exec {command}"), "/dev/null"])
+        .args(["-qec", &format!("exec {} {command}", WITH_KEYS.join(" ")), "/dev/null"])
         .env("SHELL", "/bin/sh")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -68,14 +68,15 @@ impl Found {
 /// The value a thread's futex word has by now, where that says that the thread has been woken and has only not run since.
 ///
 /// It says so of objects on whose word nobody sleeps with an older value when all is at rest: a condition's signals, a
-/// semaphore's value, a thread's tid, a low-level lock's 2 (glibc 2.17 to 2.43: `nptl/pthread_cond_wait.c`,
-/// `sem_waitcommon.c`, `pthread_join_common.c`, `lowlevellock.h`). A robust mutex's word names its owner and changes under
-/// those who sleep on it, and so may a read-write lock's.
+/// semaphore's value, a low-level lock's 2 (glibc 2.17 to 2.43: `nptl/pthread_cond_wait.c`, `sem_waitcommon.c`,
+/// `lowlevellock.h`). A robust mutex's word names its owner and changes under those who sleep on it, and so may a read-write
+/// lock's. A thread's tid is left to the list of threads: it lies in the thread's stack, of which gcore writes zeros where a
+/// guard page stops it (gdb 13, glibc since 2.42).
 fn changed_for_good(resource: &Resource, futex: &FutexWait, memory: &dyn Memory) -> Option<u32> {
     const LOW_LEVEL_LOCKED: u32 = 2;
     let says = match resource.kind {
-        ResourceKind::Condvar | ResourceKind::Semaphore | ResourceKind::ThreadExit => true,
-        ResourceKind::Rwlock => false,
+        ResourceKind::Condvar | ResourceKind::Semaphore => true,
+        ResourceKind::Rwlock | ResourceKind::ThreadExit => false,
         _ => futex.value == LOW_LEVEL_LOCKED,
     };
     futex.changed(memory).filter(|_| says)

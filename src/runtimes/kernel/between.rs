@@ -21,6 +21,8 @@ pub struct Around {
     pub readers: BTreeMap<u64, BTreeSet<Pid>>,
     /// Who has the writing end of a pipe open: of pipes that somebody reads.
     pub writers: BTreeMap<u64, BTreeSet<Pid>>,
+    /// Processes that may have any of these pipes open: relatives of the run whose descriptors could not all be read.
+    pub unread: BTreeSet<Pid>,
     /// The signals each of these catches, as a mask; absent where that is not known.
     pub caught: BTreeMap<Pid, u64>,
     /// The children of processes of which a thread waits for any child.
@@ -162,7 +164,7 @@ pub fn join(snapshots: &[Snapshot], around: &Around, facts: &mut Facts) {
     for id in wanted {
         let holds = match id {
             ResourceId::Shared { device: PIPES, inode, offset: FOR_ROOM } => {
-                of_pipe(id, inode, snapshots, around.readers.get(&inode), "reading")
+                of_pipe(id, inode, snapshots, around.readers.get(&inode), around, "reading")
             }
             ResourceId::Shared { device: PIPES, inode, .. } => {
                 let writers = around.writers.get(&inode);
@@ -170,7 +172,7 @@ pub fn join(snapshots: &[Snapshot], around: &Around, facts: &mut Facts) {
                 match writers {
                     // a handler may write
                     Some(w) if w.iter().any(may_be_interrupted) => Vec::new(),
-                    _ => of_pipe(id, inode, snapshots, writers, "writing"),
+                    _ => of_pipe(id, inode, snapshots, writers, around, "writing"),
                 }
             }
             ResourceId::Shared { device: FILES, .. } => of_file_lock(id, snapshots, around),
@@ -282,9 +284,22 @@ fn of_any_child(id: ResourceId, process: ProcessIx, snapshots: &[Snapshot], arou
 }
 
 /// Room in a pipe is made by whoever has its reading end open; something to read by whoever has the writing end.
-fn of_pipe(id: ResourceId, inode: u64, snapshots: &[Snapshot], who: Option<&BTreeSet<Pid>>, end: &str) -> Vec<Hold> {
+fn of_pipe(
+    id: ResourceId,
+    inode: u64,
+    snapshots: &[Snapshot],
+    who: Option<&BTreeSet<Pid>>,
+    around: &Around,
+    end: &str,
+) -> Vec<Hold> {
     let mut out = Vec::new();
     let Some(who) = who else { return out };
+    for pid in around.unread.iter().filter(|p| !who.contains(*p)) {
+        let why = format!(
+            "process {pid}, whose descriptors could not all be read, may have the {end} end of pipe {inode} open"
+        );
+        out.push(hold(id, Holder::Process(*pid), Certainty::Inferred, &why));
+    }
     for pid in who {
         let Some(index) = snapshots.iter().position(|s| s.process.pid == *pid) else {
             let why = format!("process {pid}, which is not looked at, has the {end} end of pipe {inode} open");
@@ -295,7 +310,7 @@ fn of_pipe(id: ResourceId, inode: u64, snapshots: &[Snapshot], who: Option<&BTre
         let has = |d: &Descriptor| d.pipe == Some(inode) && if end == "reading" { d.reads } else { d.writes };
         let fd = open.and_then(|o| o.iter().find(|(_, d)| has(d))).map(|(fd, _)| *fd);
         let fd = fd.map_or_else(String::new, |fd| format!(" as fd {fd}"));
-        let alone = if who.len() == 1 { ", and no other process has" } else { "" };
+        let alone = if who.len() == 1 && around.unread.is_empty() { ", and no other process has" } else { "" };
         let why = format!("it is a thread of process {pid}, which has the {end} end of pipe {inode} open{fd}{alone}");
         out.extend(holds_by(id, snapshots, index, Certainty::Inferred, &why));
     }

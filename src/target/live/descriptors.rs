@@ -1,6 +1,6 @@
 //! What a process has open, as `/proc` tells it: links and, of pipes, which end. And who else has a pipe open.
 
-use super::proc::read_short;
+use super::proc::{parse_stat, read_short};
 use crate::target::Descriptor;
 use crate::units::Pid;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,27 +48,60 @@ pub(super) fn blocks(directory: &Path, number: i32) -> bool {
 /// Processes by the inode of a pipe they have open.
 pub type Ends = BTreeMap<u64, BTreeSet<Pid>>;
 
+/// Who has which ends of pipes open.
+#[derive(Clone, Debug, Default)]
+pub struct PipeEnds {
+    /// Of pipes whose reading ends were asked for.
+    pub readers: Ends,
+    /// Of pipes whose writing ends were asked for.
+    pub writers: Ends,
+    /// Relatives whose descriptors could not all be read: they may have inherited any of these pipes.
+    pub unread: BTreeSet<Pid>,
+}
+
 /// The processes that have the reading ends of the pipes `read` and the writing ends of the pipes `written` open, as far as
-/// may be read.
+/// may be read. Relatives of `run` are what runs below it or below a parent of one of it.
 #[must_use]
-pub fn ends_of(read: &BTreeSet<u64>, written: &BTreeSet<u64>) -> (Ends, Ends) {
-    let (mut readers, mut writers) = (Ends::new(), Ends::new());
+pub fn ends_of(read: &BTreeSet<u64>, written: &BTreeSet<u64>, run: &BTreeSet<Pid>) -> PipeEnds {
+    let mut ends = PipeEnds::default();
     if read.is_empty() && written.is_empty() {
-        return (readers, writers);
+        return ends;
     }
+    let mut parents: BTreeMap<Pid, Pid> = BTreeMap::new();
+    let mut unread = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten().take(MAX_PROCESSES) {
         let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()).map(Pid) else { continue };
-        for (_, open) in read_descriptors(&entry.path()) {
+        let stat = read_short(&entry.path().join("stat")).ok().and_then(|bytes| parse_stat(&bytes));
+        parents.extend(stat.as_ref().map(|s| (pid, Pid(s.parent))));
+        let open = read_descriptors(&entry.path());
+        if (open.len() >= MAX_OPEN || !may_be_listed(&entry.path())) && stat.is_some_and(|s| !s.is_dead()) {
+            unread.push(pid);
+        }
+        for (_, open) in open {
             let Some(pipe) = open.pipe else { continue };
             if open.reads && read.contains(&pipe) {
-                readers.entry(pipe).or_default().insert(pid);
+                ends.readers.entry(pipe).or_default().insert(pid);
             }
             if open.writes && written.contains(&pipe) {
-                writers.entry(pipe).or_default().insert(pid);
+                ends.writers.entry(pipe).or_default().insert(pid);
             }
         }
     }
-    (readers, writers)
+    ends.unread = unread.into_iter().filter(|pid| is_relative(*pid, run, &parents)).collect();
+    ends
+}
+
+/// Whether the descriptors of a process may be listed. Of one that has ended there is nothing to list.
+fn may_be_listed(directory: &Path) -> bool {
+    !fs::read_dir(directory.join("fd")).is_err_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied)
+}
+
+/// Whether `pid` runs below one of `run` or below a parent of one of them; the first process of all is nobody's relative.
+fn is_relative(pid: Pid, run: &BTreeSet<Pid>, parents: &BTreeMap<Pid, Pid>) -> bool {
+    const MAX_ABOVE: usize = 64;
+    let parent = |p: &Pid| parents.get(p).copied().filter(|p| p.0 > 1);
+    let elders: BTreeSet<Pid> = run.iter().copied().chain(run.iter().filter_map(parent)).collect();
+    std::iter::successors(Some(pid), parent).take(MAX_ABOVE).any(|p| elders.contains(&p))
 }
 
 #[cfg(test)]
@@ -85,11 +118,16 @@ mod tests {
         assert!(r.pipe.is_some() && r.pipe == w.pipe, "{r:?} {w:?}");
         let pipe = r.pipe.unwrap();
         let us = Pid(std::process::id().cast_signed());
-        let (readers, writers) = ends_of(&BTreeSet::from([pipe]), &BTreeSet::new());
-        assert!(readers[&pipe].contains(&us) && writers.is_empty());
-        let (readers, writers) = ends_of(&BTreeSet::new(), &BTreeSet::from([pipe]));
-        assert!(writers[&pipe].contains(&us) && readers.is_empty());
+        let run = BTreeSet::from([us]);
+        let ends = ends_of(&BTreeSet::from([pipe]), &BTreeSet::new(), &run);
+        assert!(ends.readers[&pipe].contains(&us) && ends.writers.is_empty());
+        let ends = ends_of(&BTreeSet::new(), &BTreeSet::from([pipe]), &run);
+        assert!(ends.writers[&pipe].contains(&us) && ends.readers.is_empty() && !ends.unread.contains(&us));
         assert_eq!(pipe_of("socket:[12]"), None);
+        let parents: BTreeMap<Pid, Pid> =
+            [(10, 1), (20, 10), (30, 20), (31, 20), (40, 31), (50, 10)].map(|(p, of)| (Pid(p), Pid(of))).into();
+        let relatives = |p: i32| is_relative(Pid(p), &BTreeSet::from([Pid(30)]), &parents);
+        assert_eq!([10, 20, 30, 31, 40, 50].map(relatives), [false, true, true, true, true, false]);
         let own = Path::new("/proc/self");
         assert!(blocks(own, reads.as_raw_fd()) && !blocks(own, i32::MAX));
     }

@@ -17,7 +17,7 @@ mod stopped;
 mod tracer;
 mod undisturbed;
 
-pub use descriptors::ends_of;
+pub use descriptors::{PipeEnds, ends_of};
 pub use family::{children, descendants};
 pub use proc::{LockLine, is_gone, read_caught_signals, read_file_locks};
 pub use refusal::ptrace_refusal;

@@ -129,6 +129,12 @@ fn explain(s: &Scene) -> (String, String) {
             // all three of the target's ids must be the caller's (Linux kernel/ptrace.c, __ptrace_may_access)
             let [real, effective, saved, _] = theirs;
             let [us, ..] = ours;
+            if real == us && effective != us {
+                return (
+                    format!("it is set-uid and runs as user {effective}, and we are without CAP_SYS_PTRACE"),
+                    sudo.to_string(),
+                );
+            }
             if [real, effective, saved].iter().any(|u| *u != us) {
                 return (
                     format!("it belongs to user {real} and we are user {us} without CAP_SYS_PTRACE"),
@@ -208,6 +214,7 @@ mod tests {
             "3 binds root too"
         );
         assert!(cause(&|s| s.target.users = Some([0; 4])).contains("user 0 and we are user 1000"));
+        assert!(cause(&|s| s.target.users = Some([1000, 0, 0, 0])).contains("set-uid and runs as user 0"));
         assert!(cause(&|s| s.files_owner = Some(0)).contains("not dumpable"));
         assert!(cause(&|s| s.tracer = Some("gdb (77)".into())).contains("gdb (77) traces it already"));
         assert!(cause(&|s| (s.ptrace_cut_off, s.own.seccomp) = (true, Some(2))).contains("seccomp"));
