@@ -262,9 +262,12 @@ fn run_all(rows: &[Row], prepared: &Prepared) -> Vec<Vec<(Door, Cell)>> {
                     let mut cells = row.run(&prepared.dirs[i], i);
                     println!("{}", row.line(&cells));
                     // A machine too busy to let a sample reach its place, or a thread fall asleep again between two looks,
-                    // gets a second chance, and it is told. A healthy program called stuck gets none.
-                    let bad = || cells.iter().any(|(_, c)| matches!(c, Cell::Bad(_)));
-                    if bad() && !row.expect.healthy {
+                    // gets a second chance, and it is told. A healthy program gets one only where it was called busy.
+                    let whys =
+                        || cells.iter().filter_map(|(_, c)| if let Cell::Bad(why) = c { Some(why) } else { None });
+                    let again = whys().next().is_some()
+                        && (!row.expect.healthy || whys().all(|why| why.contains("kind is busy")));
+                    if again {
                         for (door, cell) in &cells {
                             if let Cell::Bad(why) = cell {
                                 println!("again: {} {}: {}", row.name(), door.word(), why.replace('\n', " "));
