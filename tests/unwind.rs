@@ -320,13 +320,19 @@ fn core(path: &Path) -> Unwound {
 
 /// Takes a core of `pid`, wherever its threads stand, and compares what both make of it.
 fn assert_core_alike(pid: i32, dir: &Path) -> Unwound {
+    let (ours, theirs) = from_core(pid, dir);
+    assert_alike(&ours, &theirs);
+    ours
+}
+
+/// What we and eu-stack make of a core of the process.
+fn from_core(pid: i32, dir: &Path) -> (Unwound, BTreeMap<i32, Vec<u64>>) {
     let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
     let file = gcore(pid, dir);
     let theirs = eu_stack(&["--core", &file.display().to_string(), "-e", &exe.display().to_string()]);
     let ours = core(&file);
     std::fs::remove_file(&file).unwrap();
-    assert_alike(&ours, &theirs);
-    ours
+    (ours, theirs)
 }
 
 #[test]
@@ -377,6 +383,14 @@ fn every_sample() {
         let scratch = support::Scratch::new(&format!("unwind-{name}"));
         let running = support::running::start(&place, &built, &args, scratch.path()).unwrap();
         println!("{name}");
+        if name == "idle-memfd-code" {
+            // eu-stack ends at code without call-frame information
+            let (ours, theirs) = from_core(running.pid, scratch.path());
+            let goes_on =
+                |(tid, pcs): (i32, Vec<u64>)| pcs.len() > theirs[&tid].len() && pcs.starts_with(&theirs[&tid]);
+            assert!(ours.pcs().into_iter().all(goes_on), "{}", ours.picture());
+            continue;
+        }
         assert_core_alike(running.pid, scratch.path());
     }
 }
