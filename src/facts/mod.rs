@@ -360,6 +360,10 @@ pub struct Facts {
     pub device_calls: BTreeMap<ThreadRef, Vec<DeviceCall>>,
     /// Threads whose wait is over, though they have not run since: they need nobody any more.
     pub woken: BTreeSet<ThreadRef>,
+    /// Locks that a runtime keeps around a wait and gives back while it lasts (the mutex around a condition variable), by
+    /// lock: what is waited for. A thread that waits for that and still has the lock is between two waits and lets go of it
+    /// at once.
+    pub given_back: BTreeMap<ResourceId, ResourceId>,
     /// What is known of waits for devices.
     pub devices: BTreeMap<ThreadRef, DeviceWait>,
     /// The handlers of signals an interpreter of the process has. A process that is absent is one of which it is not known.
@@ -389,6 +393,7 @@ impl Facts {
         self.called.extend(other.called);
         self.device_calls.extend(other.device_calls);
         self.woken.extend(other.woken);
+        self.given_back.extend(other.given_back);
         self.devices.extend(other.devices);
         for (process, handlers) in other.handlers {
             self.handlers.entry(process).or_default().extend(handlers);

@@ -57,6 +57,7 @@ impl Graph {
         let mut graph = Graph { resources: merge_resources(facts), woken: facts.woken.clone(), ..Graph::default() };
         graph.take_waits(facts);
         graph.take_holds(facts);
+        graph.let_go(facts);
         let edges = graph.edges();
         for (thread, to) in &edges {
             for (_, blocker) in to {
@@ -201,6 +202,25 @@ impl Graph {
             let kept = self.settle(id, holders.into_values().collect());
             if !kept.is_empty() {
                 self.holds.insert(id, kept);
+            }
+        }
+    }
+
+    /// Takes away the holds that end by themselves, because their holders are between two waits during which they are given
+    /// back. Who sleeps for such a lock is about to have it.
+    fn let_go(&mut self, facts: &Facts) {
+        for (lock, waited) in &facts.given_back {
+            let Some(holds) = self.holds.get_mut(lock) else { continue };
+            let before = holds.len();
+            holds.retain(|h| match h.holder {
+                Holder::Thread(t) => self.waits.get(&t).is_none_or(|w| w.on != *waited),
+                Holder::Gone(..) | Holder::Process(_) => true,
+            });
+            if holds.len() < before {
+                self.woken.extend(self.waiters.get(lock).into_iter().flatten());
+            }
+            if holds.is_empty() {
+                self.holds.remove(lock);
             }
         }
     }

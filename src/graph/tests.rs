@@ -63,6 +63,31 @@ fn ring(n: u32) -> Facts {
 }
 
 #[test]
+fn a_lock_given_back_during_a_wait_is_not_held_across_it() {
+    // thread 0 holds the GIL (1) and wants its mutex (2), which thread 1 has between two waits for the GIL
+    let mut facts = Facts {
+        resources: vec![resource(at(1), ResourceKind::Gil), resource(at(2), ResourceKind::Mutex)],
+        holds: vec![hold(0, at(1)), hold(1, at(2))],
+        waits: vec![wait(0, at(2)), wait(1, at(1))],
+        ..Facts::default()
+    };
+    assert_eq!(Graph::build(&facts).cycles.len(), 1);
+    facts.given_back.insert(at(2), at(1));
+    let graph = Graph::build(&facts);
+    assert!(graph.cycles.is_empty() && graph.holders(at(2)).is_empty());
+    assert_eq!((graph.blockers(thread(0)), graph.woken.contains(&thread(0))), (Vec::new(), true));
+    // a signal handler that waits for something else keeps it for as long
+    facts.resources.push(resource(at(3), ResourceKind::Mutex));
+    facts.waits[1].on = at(3);
+    facts.holds.push(hold(0, at(3)));
+    let graph = Graph::build(&facts);
+    assert_eq!((graph.cycles.len(), graph.woken.is_empty()), (1, true));
+    // nor does a thread that is gone give it back
+    facts.holds[1].holder = Holder::Gone(ProcessIx(0), Tid(9));
+    assert_eq!(Graph::build(&facts).holders(at(2)).len(), 1);
+}
+
+#[test]
 fn the_wait_nearest_the_application_is_the_threads_wait() {
     let mut facts = Facts {
         resources: vec![resource(at(1), ResourceKind::Gil), resource(at(2), ResourceKind::Condvar)],

@@ -116,6 +116,12 @@ impl Gil {
         }
     }
 
+    /// The mutexes around its two conditions (`gil->mutex`, `gil->switch_mutex`; CPython 3.8 to 3.15 `Python/ceval_gil.c`, or
+    /// `.h`): nobody keeps one while it waits for the GIL.
+    pub(super) fn mutexes(&self, o: &GilOffsets) -> [Addr; 2] {
+        [Addr(self.addr.0.saturating_add(o.mutex)), Addr(self.addr.0.saturating_add(o.switch_mutex))]
+    }
+
     /// Whether it is held, and so `last_holder` its holder.
     pub(super) fn holder(&self) -> Option<Addr> {
         (self.enabled && self.locked == 1 && !self.last_holder.is_null()).then_some(self.last_holder)

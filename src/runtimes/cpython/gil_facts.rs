@@ -30,6 +30,9 @@ impl Telling<'_> {
             wakers: Wakers::Holders,
             idle: false,
         });
+        for mutex in gil.mutexes(&self.o.gil) {
+            facts.given_back.insert(ResourceId::At(self.view.process, mutex), id);
+        }
         let shares =
             |p: &&Placed<'_>| self.census.interpreters.get(p.interpreter).is_some_and(|i| i.gil == Some(gil.addr));
         let mine: Vec<&Placed<'_>> = self.scene.places.placed.iter().filter(shares).collect();

@@ -260,6 +260,8 @@ pub(super) struct GilOffsets {
     pub cond: u64,
     pub mutex: u64,
     pub switch_cond: u64,
+    /// `switch_mutex`.
+    pub switch_mutex: u64,
     pub size: usize,
 }
 
@@ -397,6 +399,7 @@ impl Offsets {
             cond: c.need("_gil_runtime_state", "cond")?,
             mutex: c.need("_gil_runtime_state", "mutex")?,
             switch_cond: c.need("_gil_runtime_state", "switch_cond")?,
+            switch_mutex: c.need("_gil_runtime_state", "switch_mutex")?,
             size: c.size_usize("_gil_runtime_state")?,
         };
         let frame = match c.opt("_PyInterpreterFrame", "localsplus") {
