@@ -231,13 +231,16 @@ impl Graph {
             return holds;
         }
         let best = holds.iter().map(|h| h.certainty).max().unwrap_or(Certainty::Inferred);
-        let kept: Vec<Hold> = holds.into_iter().filter(|h| h.certainty == best).collect();
+        // a field that names who is gone may be older than what a living thread's own stack shows
+        let gone = holds.iter().any(|h| h.certainty == best && matches!(h.holder, Holder::Gone(..)));
+        let least = if gone { best.min(Certainty::Witnessed) } else { best };
+        let kept: Vec<Hold> = holds.into_iter().filter(|h| h.certainty >= least).collect();
         if kept.len() > 1 && kept.iter().any(|h| h.mode == Mode::Exclusive) {
             let name = self.resource(id).map_or_else(|| "a resource".to_owned(), display_name);
             self.notes.push(format!(
                 "{name}: {} {} holders contradict each other; nothing is concluded from them",
                 kept.len(),
-                best.word()
+                least.word()
             ));
             self.disputed.insert(id);
             return Vec::new();

@@ -182,6 +182,19 @@ fn contradicting_owners_prove_nothing() {
 }
 
 #[test]
+fn an_owner_that_is_gone_may_have_let_go_of_what_a_living_one_shows_to_hold() {
+    let mut facts = ring(2);
+    facts.holds[0].certainty = Certainty::Witnessed;
+    facts.holds.push(Hold { holder: Holder::Gone(ProcessIx(0), Tid(77)), ..hold(9, at(0)) });
+    let graph = Graph::build(&facts);
+    assert!(graph.disputed.contains(&at(0)) && graph.cycles.is_empty());
+    // a guess is no such sight
+    facts.holds[0].certainty = Certainty::Inferred;
+    let graph = Graph::build(&facts);
+    assert!(matches!(graph.holders(at(0)), [one] if matches!(one.holder, Holder::Gone(..))));
+}
+
+#[test]
 fn a_surer_owner_beats_a_guess_and_equal_facts_merge() {
     let mut facts = ring(2);
     let mut guess = hold(5, at(0));
