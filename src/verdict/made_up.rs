@@ -32,6 +32,8 @@ pub(crate) struct Made {
     pub(crate) moved: Option<Vec<ThreadRef>>,
     /// Threads that wait for a device which got on between them.
     pub(crate) devices_moved: Vec<ThreadRef>,
+    /// Threads that were ready to run all the time.
+    pub(crate) starved: Vec<ThreadRef>,
 }
 
 struct MadeThread {
@@ -263,6 +265,7 @@ impl Made {
             moved: moved.iter().copied().collect(),
             ran: moved.iter().copied().collect(),
             devices: self.devices_moved.iter().copied().collect(),
+            starved: self.starved.iter().copied().collect(),
         });
         see(&Look {
             graph: &graph,

@@ -20,6 +20,8 @@ pub struct Movement {
     pub moved: BTreeSet<ThreadRef>,
     /// Threads that used the CPU: running in the later look, or their CPU time grew.
     pub ran: BTreeSet<ThreadRef>,
+    /// Threads that were ready to run in both looks and got no CPU in between: the machine keeps them from getting on.
+    pub starved: BTreeSet<ThreadRef>,
     /// Threads that wait for a device which got on between the looks, or that did not wait for it before.
     pub devices: BTreeSet<ThreadRef>,
 }
@@ -73,6 +75,9 @@ impl Movement {
             if ran {
                 self.ran.insert(at);
             }
+            if was.is_some_and(|was| starved(was, thread)) {
+                self.starved.insert(at);
+            }
             if ran || was.is_none_or(|was| stands_elsewhere(was, thread)) {
                 self.moved.insert(at);
             }
@@ -82,6 +87,13 @@ impl Movement {
 
 fn cpu_grew(was: &ThreadState, is: &ThreadState) -> bool {
     matches!((was.progress, is.progress), (Some(a), Some(b)) if b.ticks > a.ticks)
+}
+
+fn starved(was: &ThreadState, is: &ThreadState) -> bool {
+    let ready = [was, is].iter().all(|t| t.state == Some('R'));
+    let stood = matches!((was.progress, is.progress),
+        (Some(a), Some(b)) if a.ticks == b.ticks && b.voluntary.saturating_sub(a.voluntary) <= OUR_OWN_SWITCHES);
+    ready && stood
 }
 
 fn stands_elsewhere(was: &ThreadState, is: &ThreadState) -> bool {
@@ -124,6 +136,26 @@ mod tests {
             let movement = compare(&[state(&|_| {})], &[state(&change)]);
             (movement.moved.contains(&t), movement.ran.contains(&t))
         })
+    }
+
+    #[test]
+    fn who_is_ready_and_gets_no_cpu_is_starved() {
+        let mut made = Made::new();
+        let t = made.thread(7, "a");
+        made.seen(|seen| {
+            let state = |letter, voluntary, ticks| {
+                let mut state = seen.snapshots[0].threads[0].clone();
+                (state.state, state.progress) = (Some(letter), Some(Progress { voluntary, involuntary: 1, ticks }));
+                state
+            };
+            let starved = |was, is, voluntary, ticks| {
+                compare(&[state(was, 10, 5)], &[state(is, voluntary, ticks)]).starved.contains(&t)
+            };
+            assert!(starved('R', 'R', 10, 5) && starved('R', 'R', 12, 5));
+            assert!(!starved('R', 'R', 10, 6), "it ran");
+            assert!(!starved('R', 'R', 40, 5), "it slept in between");
+            assert!(!starved('S', 'R', 10, 5) && !starved('R', 'S', 10, 5));
+        });
     }
 
     fn compare(earlier: &[ThreadState], later: &[ThreadState]) -> Movement {

@@ -4,7 +4,7 @@
 use super::patterns::{Scene, Shape, is_device, is_lock};
 use super::voice::capital;
 use super::{Look, Movement, Stall, Voice, nobody};
-use crate::facts::{Certainty, DeviceWait, Holder, ResourceId, Timeout};
+use crate::facts::{Certainty, DeviceWait, Holder, ResourceId, Timeout, Wait, Wakers};
 use crate::graph::Step;
 use crate::units::{ProcessIx, ThreadRef};
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,6 +46,10 @@ pub(super) fn doing(look: &Look<'_>, t: ThreadRef) -> Doing {
     };
     // it is about to run; unless the second look finds it where it was, its wake-up lost
     if look.graph.woken.contains(&t) && (look.movement.is_none() || moved || ran) {
+        return Doing::Runs;
+    }
+    // it would run if it were given a CPU
+    if look.movement.is_some_and(|m| m.starved.contains(&t)) {
         return Doing::Runs;
     }
     match wait.map(|w| w.timeout) {
@@ -104,12 +108,18 @@ pub(super) fn find(look: &Look<'_>, voice: &Voice<'_>) -> Vec<Stall> {
     let graph = look.graph;
     let mut behind: BTreeMap<ThreadRef, BTreeSet<ThreadRef>> = BTreeMap::new();
     let mut weakest: BTreeMap<ThreadRef, Certainty> = BTreeMap::new();
+    // who is about to run may have what nobody is known to hold
+    let runners = threads(look).into_iter().filter(|t| match look.movement {
+        Some(m) => m.starved.contains(t),
+        None => doing(look, *t) == Doing::Runs,
+    });
+    let running: BTreeSet<ProcessIx> = runners.map(|t| t.process).collect();
     for wait in graph.waits.values() {
         let counts = graph.resource(wait.on).is_some_and(|r| (is_lock(r.kind) || is_device(r.kind)) && !r.idle);
         if !counts || doing(look, wait.thread) != Doing::Waits {
             continue;
         }
-        if let Some((root, certainty)) = root_of(look, wait.thread) {
+        if let Some((root, certainty)) = root_of(look, &running, wait.thread) {
             // a cycle is told once, whoever of it is met first
             let round = round_at(look, root);
             let root = round.first().map_or(root, |s| s.thread);
@@ -186,8 +196,15 @@ fn wanted(look: &Look<'_>, root: ThreadRef) -> Vec<ResourceId> {
     held.into_iter().map(|(_, id)| id).collect()
 }
 
+/// Whether any thread may be the one to end a wait: nobody is known to hold what is waited for, and it is nothing outside.
+fn is_up_to_anyone(look: &Look<'_>, wait: &Wait) -> bool {
+    let inside = look.graph.resource(wait.on).is_some_and(|r| r.wakers != Wakers::Outside && !is_device(r.kind));
+    inside && look.graph.holders(wait.on).is_empty()
+}
+
 /// Where the chain from `from` ends, if in a thread that does not move; and the weakest hold passed on the way.
-fn root_of(look: &Look<'_>, from: ThreadRef) -> Option<(ThreadRef, Option<Certainty>)> {
+/// Processes of `running` have threads that are about to run, and have not been seen to go on.
+fn root_of(look: &Look<'_>, running: &BTreeSet<ProcessIx>, from: ThreadRef) -> Option<(ThreadRef, Option<Certainty>)> {
     let graph = look.graph;
     let mut seen = BTreeSet::from([from]);
     let mut at = from;
@@ -217,6 +234,9 @@ fn root_of(look: &Look<'_>, from: ThreadRef) -> Option<(ThreadRef, Option<Certai
             // about to be taken by one of its waiters
             (_, None) if at == from && look.movement.is_none() && !look.facts.devices.contains_key(&at) => return None,
             (_, None) if wait.is_some_and(|w| w.timeout == Timeout::Periodic) => return None,
+            (_, None) if running.contains(&at.process) && wait.is_some_and(|w| is_up_to_anyone(look, w)) => {
+                return None;
+            }
             (_, None) => return Some((at, weakest)),
         }
     }

@@ -539,6 +539,30 @@ fn a_lock_of_unknown_holder_stalls_only_over_two_looks() {
 }
 
 #[test]
+fn who_is_about_to_run_may_hold_what_nobody_is_known_to_hold() {
+    let mut made = Made::new();
+    let (first, second) = (made.mutex("first", 0x10), made.resource(ResourceKind::PythonLock, "second", 0x20));
+    let (a, b, c) = (made.thread(1, "a"), made.thread(2, "b"), made.thread(3, "c"));
+    made.waits(a, first);
+    made.holds(b, first);
+    made.waits(b, second);
+    assert_eq!(made.judged().kind, Kind::Stalled);
+    made.state(c, 'R');
+    assert_eq!(made.judged().kind, Kind::Busy, "one look");
+    // two looks: one that runs has had the time to give it back
+    made.two_looks(&[c]);
+    assert_eq!(made.judged().kind, Kind::Stalled);
+    made.starved = vec![c];
+    assert_eq!(made.judged().kind, Kind::Busy, "it got no CPU");
+    // what is held is held whoever runs
+    let gil = made.gil();
+    made.holds(a, second);
+    made.starved.clear();
+    made.waits(c, gil);
+    assert!(made.judged().kind.is_stuck(), "{}", made.judged().headline);
+}
+
+#[test]
 fn state_d_seen_twice_is_named() {
     let mut made = Made::new();
     let t = made.thread(402, "reader");

@@ -53,14 +53,14 @@ impl Telling<'_> {
             let inner = self.scene.stacks.get(&p.index).and_then(|s| s.states.first());
             let outer = inner.is_some_and(|i| i.thread.addr != p.thread.addr && !shares(&i));
             if holder.is_none_or(|h| h.index != p.index) && !outer {
-                self.tell_gil_wait(gil, p.index, id, roles, facts);
+                self.tell_gil_wait(gil, p.index, id, holder.is_some(), roles, facts);
             }
         }
         // threads whose thread state was taken out of the list, or is not linked yet
         for (index, state) in self.view.snapshot.threads.iter().enumerate() {
             let futex = state.syscall.as_ref().and_then(futex_wait);
             if futex.and_then(|f| gil.meaning_of(&self.o.gil, f)) == Some(GilCall::Waits) {
-                self.tell_gil_wait(gil, index, id, roles, facts);
+                self.tell_gil_wait(gil, index, id, holder.is_some(), roles, facts);
             }
             if let Some(wait) = self.gil_handover(gil, index, id) {
                 facts.woken.insert(wait.thread);
@@ -74,14 +74,19 @@ impl Telling<'_> {
         gil: &Gil,
         index: usize,
         id: ResourceId,
+        held: bool,
         roles: &mut BTreeMap<usize, GilRole>,
         facts: &mut Facts,
     ) {
         if roles.contains_key(&index) {
             return;
         }
-        if let Some(wait) = self.gil_wait(gil, index, id) {
+        if let Some((wait, asleep)) = self.gil_wait(gil, index, id) {
             roles.insert(index, GilRole::Waits);
+            // it finds the GIL free when it looks next
+            if !held && !asleep && gil.locked == 0 {
+                facts.woken.insert(wait.thread);
+            }
             facts.waits.push(wait);
         }
     }
@@ -123,8 +128,8 @@ impl Telling<'_> {
     }
 
     /// The wait of the thread at `index` for `gil`, if it waits for it: by its futex, or, between two of the periodic
-    /// waits, by the functions it is in.
-    fn gil_wait(&self, gil: &Gil, index: usize, id: ResourceId) -> Option<Wait> {
+    /// waits, by the functions it is in. And whether it sleeps.
+    fn gil_wait(&self, gil: &Gil, index: usize, id: ResourceId) -> Option<(Wait, bool)> {
         let state = self.view.snapshot.threads.get(index)?;
         let futex = state.syscall.as_ref().and_then(futex_wait);
         let meaning = futex.and_then(|f| gil.meaning_of(&self.o.gil, f));
@@ -148,7 +153,7 @@ impl Telling<'_> {
         };
         let (frame, foreign) = self.taking_frame(index);
         let runs_python = self.scene.stacks.get(&index).is_some_and(|s| !s.frames.is_empty());
-        Some(Wait {
+        let wait = Wait {
             thread: self.thread(index),
             on: id,
             mode: Mode::Exclusive,
@@ -156,7 +161,8 @@ impl Telling<'_> {
             frame,
             managed_frame: (runs_python && !foreign).then_some(0),
             evidence: vec![Evidence::new(evidence)],
-        })
+        };
+        Some((wait, futex.is_some()))
     }
 
     /// The wait of the thread at `index` that has just given the GIL away on request and lets another one take it first
