@@ -3,32 +3,18 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
-use support::places::python_places;
-use support::{Scratch, hangscope, has_command, home, in_ci, run};
+use support::places::{Place, python_places};
+use support::{Scratch, hangscope, has_command, home, in_ci, run, running};
 
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Starts the program, and writes the core of the state to `core`.
-fn stop_between_waits(python: &Path, core: &Path) {
+/// Starts the program there, and writes the core of the state to `core`.
+fn stop_between_waits(place: &Place, python: &Path, core: &Path, cwd: &Path) {
     let dir = home().join("tests/between_waits");
-    let program = Command::new(python).arg(dir.join("program.py")).stdout(Stdio::piped()).spawn();
-    let mut program = Running(program.expect("it starts"));
-    let mut line = String::new();
-    BufReader::new(program.0.stdout.take().expect("a pipe")).read_line(&mut line).expect("text");
-    assert!(line.starts_with("ready"), "{line}");
+    let program = running::start(place, &dir, &[], cwd).expect("it starts");
     let mut gdb = Command::new("gdb");
-    gdb.args(["-nx", "-q", "-batch", "-p", &program.0.id().to_string(), "-x"]).arg(dir.join("stop.py"));
+    gdb.args(["-nx", "-q", "-batch", "-p", &program.pid.to_string(), "-x"]).arg(dir.join("stop.py"));
     gdb.env("CORE", core).env("WAKER", python);
     let said = run(gdb, Duration::from_secs(120)).expect("gdb ends");
     assert!(core.is_file(), "{}: {}{}", python.display(), said.out, said.err);
@@ -44,10 +30,10 @@ fn between_two_waits_for_the_gil_its_mutex_is_not_held_for_long() {
     let scratch = Scratch::new("between-waits");
     // an interpreter without symbols, of which nothing tells that the thread is taking the GIL, is seen to run
     let mut told = 0;
-    let pythons = python_places(&[]).into_iter().filter_map(|p| p.python.filter(|_| p.root.is_none()));
-    for (python, version) in pythons {
+    for place in python_places(&[]) {
+        let Some((python, version)) = &place.python else { continue };
         let core = scratch.path().join(format!("core.{version}"));
-        stop_between_waits(&python, &core);
+        stop_between_waits(&place, python, &core, scratch.path());
         let mut look = hangscope();
         look.arg("core").arg(&core);
         let said = run(look, Duration::from_secs(60)).expect("it ends");

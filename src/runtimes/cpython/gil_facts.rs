@@ -53,14 +53,14 @@ impl Telling<'_> {
             let inner = self.scene.stacks.get(&p.index).and_then(|s| s.states.first());
             let outer = inner.is_some_and(|i| i.thread.addr != p.thread.addr && !shares(&i));
             if holder.is_none_or(|h| h.index != p.index) && !outer {
-                self.tell_gil_wait(gil, p.index, id, holder.is_some(), roles, facts);
+                self.tell_gil_wait(gil, p.index, id, roles, facts);
             }
         }
         // threads whose thread state was taken out of the list, or is not linked yet
         for (index, state) in self.view.snapshot.threads.iter().enumerate() {
             let futex = state.syscall.as_ref().and_then(futex_wait);
             if futex.and_then(|f| gil.meaning_of(&self.o.gil, f)) == Some(GilCall::Waits) {
-                self.tell_gil_wait(gil, index, id, holder.is_some(), roles, facts);
+                self.tell_gil_wait(gil, index, id, roles, facts);
             }
             if let Some(wait) = self.gil_handover(gil, index, id) {
                 facts.woken.insert(wait.thread);
@@ -74,7 +74,6 @@ impl Telling<'_> {
         gil: &Gil,
         index: usize,
         id: ResourceId,
-        held: bool,
         roles: &mut BTreeMap<usize, GilRole>,
         facts: &mut Facts,
     ) {
@@ -84,7 +83,7 @@ impl Telling<'_> {
         if let Some((wait, asleep)) = self.gil_wait(gil, index, id) {
             roles.insert(index, GilRole::Waits);
             // it finds the GIL free when it looks next
-            if !held && !asleep && gil.locked == 0 {
+            if !asleep && gil.locked == 0 {
                 facts.woken.insert(wait.thread);
             }
             facts.waits.push(wait);

@@ -260,7 +260,6 @@ pub(super) struct GilOffsets {
     pub cond: u64,
     pub mutex: u64,
     pub switch_cond: u64,
-    /// `switch_mutex`.
     pub switch_mutex: u64,
     pub size: usize,
 }
