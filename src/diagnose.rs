@@ -9,6 +9,7 @@
 //! longest part of the pause.
 
 mod parents;
+mod pause;
 
 use crate::facts::{Facts, Gap, Hold, Holder, RuntimeNote};
 use crate::graph::Graph;
@@ -18,11 +19,12 @@ use crate::runtimes::{self, Decoder, Held, Running, View, kernel};
 use crate::snapshot::{Snapshot, WithImages};
 use crate::target::bridge::Bridge;
 use crate::target::core::{CoreFile, CoreOptions};
-use crate::target::live::{self, Live, PipeEnds, Released, StopLimits, Undisturbed};
+use crate::target::live::{self, Live, PipeEnds};
 use crate::target::{Target, TargetError, minicore};
 use crate::units::{Addr, ModuleIx, Pid, ProcessIx};
 use crate::unwind::{self, Stack};
 use crate::verdict::{self, Look, Movement, Verdict};
+use pause::pause;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -275,71 +277,6 @@ fn look_around(processes: &[Understood], gone: BTreeSet<i32>) -> Around {
     };
     let file_locks = locks.into_iter().map(lock).collect();
     Around { readers, writers, unread, caught, children, gone, file_locks, still: None }
-}
-
-/// Holds all processes at once, reads, lets all go.
-fn pause(
-    prepared: Vec<Prepared>,
-    options: &Options,
-    captured: &mut Captured,
-    warnings: &mut Vec<String>,
-    failure: &mut Option<DiagnoseError>,
-) -> Vec<Taken> {
-    let limits = StopLimits { max_pause: options.max_pause, ..StopLimits::default() };
-    let _undisturbed = Undisturbed::begin();
-    let mut held = Vec::new();
-    for p in &prepared {
-        let stopped = if options.no_stop { p.live.observe(&limits) } else { p.live.stop(&limits) };
-        let stopped = stopped.or_else(|refused| match refused {
-            TargetError::Refused { .. } if !options.no_stop => {
-                warnings.push(format!("{refused}; going by what /proc gives without stopping"));
-                captured.partial = true;
-                p.live.observe(&limits).map_err(|_| refused)
-            }
-            other => Err(other),
-        });
-        match stopped {
-            Ok(s) => held.push(Some(s)),
-            Err(e) => {
-                warnings.push(e.to_string());
-                failure.get_or_insert(e.into());
-                held.push(None);
-            }
-        }
-    }
-    for (p, stopped) in prepared.iter().zip(&held) {
-        let Some(stopped) = stopped else { continue };
-        stopped.read_stacks();
-        let more = unwind::find_interrupted_stacks(&p.snapshot, stopped.thread_states(), stopped.memory());
-        stopped.memory().expect(&more);
-        let view = Held {
-            threads: stopped.thread_states(),
-            snapshot: &p.snapshot,
-            memory: stopped.memory(),
-            locals: options.locals,
-        };
-        for decoder in &p.decoders {
-            decoder.gather(&view);
-        }
-        if options.save_core.is_some() {
-            minicore::gather(stopped.memory(), &p.snapshot.process, &p.snapshot.mappings, view.threads);
-        }
-    }
-    let released: Vec<Option<Released>> = held.into_iter().map(|s| s.map(|s| s.release())).collect();
-    let mut taken = Vec::new();
-    for (mut p, released) in prepared.into_iter().zip(released) {
-        let Some(r) = released else { continue };
-        warnings.extend(r.warnings);
-        if !options.no_stop && !r.pause.is_zero() {
-            captured.pause = captured.pause.max(Some(r.pause));
-        }
-        captured.syscalls_in_pause += r.syscalls_in_pause;
-        captured.partial |= r.cut_short || r.unlisted;
-        p.snapshot.unlisted = r.unlisted;
-        p.snapshot.freeze(r.threads, r.mappings);
-        taken.push(Taken { snapshot: p.snapshot, decoders: p.decoders, kept: r.kept });
-    }
-    taken
 }
 
 /// Diagnoses a core.

@@ -2,7 +2,7 @@
 
 use hangscope::arch::x86_64;
 use hangscope::memory::{Memory, MemoryExt, ReadError};
-use hangscope::target::live::{Live, StopLimits, ptrace_refusal};
+use hangscope::target::live::{Live, StopLimits, ptrace_refusal, stop_all};
 use hangscope::target::{Target, TargetError};
 use hangscope::units::{Addr, HostTid, Pid};
 use nix::sys::signal::{Signal, kill};
@@ -143,6 +143,52 @@ fn threads_are_held_read_and_run_on() {
     }
     let mut b = [0; 8];
     assert!(matches!(released.kept.read(Addr(0x10), &mut b), Err(ReadError::Released(_))));
+}
+
+#[test]
+fn several_processes_are_held_side_by_side_and_let_go_one_by_one() {
+    let processes: Vec<Running> = (0..10).map(|_| Running::start(&["threads", "3"])).collect();
+    let processes: Vec<Running> = processes.into_iter().map(Running::ready).collect();
+    let lives: Vec<Live> = processes.iter().map(Running::live).collect();
+    let mut gone = Running::start(&["threads", "1"]).ready();
+    let ended = gone.live();
+    gone.child.kill().unwrap();
+    gone.child.wait().unwrap();
+    let began = Instant::now();
+    let mut held = stop_all(&lives.iter().chain([&ended]).collect::<Vec<_>>(), &StopLimits::default());
+    assert!(matches!(held.pop(), Some(Err(TargetError::NoSuchProcess(_)))));
+    let is_held = |p: &Running| states(p.pid()).iter().all(|(s, t)| *s == 't' && *t != 0);
+    assert!(processes.iter().all(is_held));
+    let mut rest = held.into_iter().map(Result::unwrap);
+    let mut first = rest.next().unwrap();
+    first.read_stacks();
+    first.let_go();
+    settles(processes[0].pid(), "S");
+    assert!(processes.iter().skip(1).all(is_held), "the others wait for their turn");
+    let first = first.release();
+    assert_eq!(first.threads.len(), 4);
+    assert!(first.pause <= began.elapsed() && !first.cut_short);
+    for (stopped, p) in rest.zip(processes.iter().skip(1)) {
+        stopped.read_stacks();
+        let released = stopped.release();
+        assert!(released.threads.iter().all(|t| t.registers.is_some()) && !released.cut_short);
+        settles(p.pid(), "S");
+    }
+}
+
+#[test]
+fn one_limit_is_for_all_processes_together() {
+    let processes: Vec<Running> = (0..5).map(|_| Running::start(&["threads", "3"]).ready()).collect();
+    let lives: Vec<Live> = processes.iter().map(Running::live).collect();
+    let limits = StopLimits { max_pause: Duration::from_millis(100), ..StopLimits::default() };
+    let held = stop_all(&lives.iter().collect::<Vec<_>>(), &limits);
+    processes.iter().for_each(|p| settles(p.pid(), "S"));
+    for stopped in held {
+        let stopped = stopped.unwrap();
+        assert!(stopped.is_over());
+        let released = stopped.release();
+        assert!(released.cut_short && released.pause < Duration::from_secs(1), "{:?}", released.pause);
+    }
 }
 
 #[test]

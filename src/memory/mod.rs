@@ -63,6 +63,9 @@ pub enum ReadError {
     /// The system refused the read.
     #[error("reading {0} was refused")]
     Refused(Addr),
+    /// The page did not come within the limit: a userfaultfd handler or a file system has to bring it and does not.
+    #[error("reading {0} got no answer")]
+    NoAnswer(Addr),
     /// The process runs again and nobody read this page while it was held.
     #[error("{0} was not read while the process was held")]
     Released(Addr),

@@ -6,9 +6,11 @@
 //! - [`Live::stop`] holds it: every thread seized, interrupted and read, until [`Stopped`] is released or dropped.
 //! - [`Live::observe`] gives the same without stopping anything, for `--no-stop` and where ptrace is refused.
 
+mod bounded;
 mod descriptors;
 mod family;
 mod files;
+mod guarded;
 mod observed;
 pub(super) mod proc;
 mod refusal;
@@ -21,16 +23,16 @@ pub use descriptors::{PipeEnds, ends_of};
 pub use family::{children, descendants};
 pub use proc::{LockLine, is_gone, read_caught_signals, read_file_locks};
 pub use refusal::ptrace_refusal;
-pub use stopped::{Released, StopLimits, Stopped};
+pub use stopped::{Released, StopLimits, Stopped, stop_all};
 pub use undisturbed::Undisturbed;
 
 use crate::arch::{Arch, Syscall};
 use crate::memory::{Memory, ReadError};
 use crate::target::{Files, Mapping, PF_FORKNOEXEC, Parent, Process, Progress, Target, TargetError, ThreadState};
 use crate::units::{Addr, HostTid, Pid, Tid};
+use guarded::Guarded;
 use nix::errno::Errno;
 use proc::{Look, Stat, SyscallLine};
-use remote::Remote;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -45,7 +47,7 @@ pub struct Live {
     tasks: PathBuf,
     /// `/proc/PID/task/TID` of a thread that lived when it was opened: the leader may have ended before the others.
     directory: PathBuf,
-    remote: Remote,
+    remote: Guarded,
     files: Arc<dyn Files>,
     /// The mappings as last read.
     mappings: Mutex<Option<Arc<Vec<Mapping>>>>,
@@ -84,20 +86,25 @@ impl Live {
         let number = directory.file_name().and_then(OsStr::to_str).and_then(|n| n.parse().ok()).unwrap_or(process.0);
         let exe = std::fs::read_link(directory.join("exe")).ok().map(without_deleted);
         let auxv = proc::read_file(&directory.join("auxv")).unwrap_or_default();
-        let command = proc::read_file(&directory.join("cmdline")).unwrap_or_default();
+        // it lies on the program's own stack
+        let cmdline = directory.join("cmdline");
+        let command = bounded::run(guarded::PATIENCE, move || proc::read_file(&cmdline).unwrap_or_default());
+        if command.is_none() {
+            warnings.push(format!("the command line of process {process} did not come within {:?}", guarded::PATIENCE));
+        }
         Ok(Live {
             began: stat.began,
             process: Process {
                 pid: process,
                 exe: exe.clone(),
-                command: split_command(&command),
+                command: split_command(&command.unwrap_or_default()),
                 arch: Arch::X86_64,
                 auxv: proc::parse_auxv(&auxv),
                 forked: Some(stat.flags & PF_FORKNOEXEC != 0),
                 parent: parent(&stat),
                 descriptors: descriptors::read_descriptors(&directory),
             },
-            remote: Remote::open(&directory, number),
+            remote: Guarded::open(&directory, number),
             files: Arc::new(files::ProcessFiles::new(directory.clone(), exe)),
             tasks,
             directory,
@@ -192,9 +199,11 @@ impl Live {
 
     fn read_mappings(&self) -> Result<Arc<Vec<Mapping>>, TargetError> {
         let pid = self.process.pid;
-        let bytes = match proc::read_file(&self.directory.join("maps")) {
-            Ok(b) => b,
-            Err(e) => return Err(self.failed("reading its mappings", e)),
+        let maps = self.directory.join("maps");
+        let bytes = match bounded::run(guarded::PATIENCE, move || proc::read_file(&maps)) {
+            Some(Ok(b)) => b,
+            Some(Err(e)) => return Err(self.failed("reading its mappings", e)),
+            None => return Err(self.failed("reading its mappings", Errno::ETIMEDOUT)),
         };
         let mappings = Arc::new(proc::parse_maps(&bytes));
         if mappings.is_empty() {
@@ -215,8 +224,7 @@ impl Memory for Live {
         let mappings = self.known_mappings().map_err(|_| ReadError::Lost)?;
         match stopped::mapping_at(&mappings, at) {
             Some(m) if proc::is_device(m) => Err(ReadError::Refused(at)),
-            Some(m) if proc::is_render_node(m) => self.remote.read_by_mem(at, buf),
-            _ => self.remote.read(at, buf),
+            m => self.remote.read(at, buf, m.is_some_and(proc::is_render_node), &mappings),
         }
     }
 
@@ -229,7 +237,7 @@ impl Memory for Live {
             mapping.is_some_and(|m| !proc::is_device(m) && !proc::is_render_node(m) && end.is_some_and(|e| e <= m.end))
         };
         let wanted: Vec<(Addr, usize)> = ranges.iter().filter(|r| plain(r)).copied().collect();
-        let (bytes, pieces) = self.remote.read_ranges(&wanted);
+        let (bytes, pieces) = self.remote.read_ranges(&wanted, &mappings);
         let mut pieces = pieces.iter().peekable();
         let mut room = Vec::new();
         for (i, range) in ranges.iter().enumerate() {

@@ -37,7 +37,7 @@ impl Live {
         }
         let mut warnings = self.warnings.clone();
         warnings.push("nothing was stopped: registers are those /proc shows for sleeping threads".to_string());
-        if let Some(e) = self.remote.refused() {
+        if let Some(e) = self.remote.remote.refused() {
             warnings.push(format!("the memory of process {} may not be read: {e}", self.process.pid));
         }
         let mut stopped = Stopped::new(self, limits, mappings);
@@ -101,7 +101,7 @@ impl Stopped<'_> {
             .into_iter()
             .filter_map(|(at, end)| Some((at, usize::try_from(end.0.checked_sub(at.0)?).ok()?)))
             .collect();
-        let (bytes, pieces) = self.live.remote.read_ranges(&ranges);
+        let (bytes, pieces) = self.live.remote.read_ranges(&ranges, &self.mappings);
         let mut found: BTreeMap<Tid, Option<Addr>> = BTreeMap::new();
         for (at, from, len) in pieces {
             let piece = bytes.get(from..from.saturating_add(len)).unwrap_or(&[]);

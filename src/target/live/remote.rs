@@ -17,7 +17,10 @@ const RANGES_A_CALL: usize = 1024;
 /// Unreadable pages met in one batch before the rest of the batch is left to single reads: each costs a system call.
 const FAULTS_A_BATCH: usize = 64;
 
-/// The target's address space.
+/// What of the ranges asked for a buffer holds: where it stood, where it begins in the buffer, its length.
+pub(super) type Pieces = Vec<(Addr, usize, usize)>;
+
+/// The target's address space. Its calls may take for ever: see [`super::guarded`].
 pub(super) struct Remote {
     /// Any living thread of it.
     tid: NixPid,
@@ -80,7 +83,7 @@ impl Remote {
 
     /// Reads many ranges with as few calls as can be. Gives one buffer and what of the ranges it holds: (where it stood,
     /// where it begins in the buffer, length). Unreadable parts are left out. The caller bounds the sum of the lengths.
-    pub(super) fn read_ranges(&self, ranges: &[(Addr, usize)]) -> (Vec<u8>, Vec<(Addr, usize, usize)>) {
+    pub(super) fn read_ranges(&self, ranges: &[(Addr, usize)]) -> (Vec<u8>, Pieces) {
         let total = ranges.iter().map(|(_, len)| *len).fold(0usize, usize::saturating_add);
         let mut buffer = vec![0u8; total];
         let mut pieces = Vec::with_capacity(ranges.len());
@@ -166,7 +169,7 @@ struct Piece {
 
 /// Books `had` bytes on `asked`, in order: what was had goes to `pieces`; what is left to ask comes back, without the page
 /// that could not be read, with whether there was such a page.
-fn account(asked: &[Piece], had: usize, pieces: &mut Vec<(Addr, usize, usize)>) -> (Vec<Piece>, bool) {
+fn account(asked: &[Piece], had: usize, pieces: &mut Pieces) -> (Vec<Piece>, bool) {
     let mut left = had;
     for (i, p) in asked.iter().enumerate() {
         if left >= p.len {

@@ -2,10 +2,10 @@
 
 use super::Live;
 use super::descriptors::blocks;
+use super::guarded::PATIENCE;
 use super::proc::{Look, SyscallLine, is_device, is_render_node, read_look};
 use super::refusal::{cause_of_refusal, read_tracer};
-use super::remote::Remote;
-use super::tracer::{Caught, Ended, Order, Report, Shared, trace};
+use super::tracer::{Bounds, Caught, Ended, Order, Report, Shared, trace};
 use crate::arch::Syscall;
 use crate::arch::x86_64::{self, USER_REGS};
 use crate::memory::{Kept, Memory, ReadError};
@@ -13,7 +13,7 @@ use crate::target::{Files, Mapping, Process, Target, TargetError, ThreadState};
 use crate::units::{Addr, HostTid, PAGE};
 use nix::errno::Errno;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -21,7 +21,8 @@ use std::time::Duration;
 /// Limits of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopLimits {
-    /// The longest any thread is held; when it is over all are let go, and what was not read by then is missing.
+    /// The longest any thread is held, of all processes that are held together; when it is over all are let go, and what was
+    /// not read by then is missing.
     pub max_pause: Duration,
     /// The longest to wait for one thread to come to its stop.
     pub per_thread: Duration,
@@ -45,6 +46,8 @@ const RED_ZONE: u64 = 128;
 const PTHREAD: u64 = PAGE;
 /// Bytes fetched ahead by one [`Memory::expect`] at most; the rest is read when it is asked for.
 const MAX_BATCH: usize = 256 << 20;
+/// Bytes, and ranges, read by one call at most: between two of them the time is looked at.
+const CALL: (usize, usize) = (4 << 20, 1024);
 /// Ranges of a render node fetched ahead at most, and bytes of each: every one is a call, and slow.
 const MAX_RENDER: (usize, usize) = (256, 4096);
 
@@ -59,16 +62,35 @@ pub struct Stopped<'a> {
     kept: Mutex<Kept>,
     shared: Arc<Shared>,
     tracer: Option<Tracer>,
+    /// The tracer's last word, until there is a tracer.
+    ended: Option<Receiver<Ended>>,
+    /// How the pause was, once it is over.
+    was_held: Option<Ended>,
     calls_before: u64,
     /// Whether there may be threads that are not among [`Stopped::threads`].
     unlisted: bool,
+    /// Threads that were not interrupted because the time was over.
+    not_reached: usize,
     pub(super) warnings: Vec<String>,
 }
 
-/// The running tracer: a word, or this dropped, makes it let go.
+/// The running tracer of one process: a word, or this dropped, makes it let go.
 struct Tracer {
-    done: Sender<()>,
-    thread: JoinHandle<Ended>,
+    done: Sender<usize>,
+    /// The number of the process among those it traces.
+    number: usize,
+    ended: Receiver<Ended>,
+    /// The thread that traces, shared by all processes that are held together.
+    thread: Arc<TracerThread>,
+}
+
+/// The thread that traces. Who drops it last waits for its end, which lets go of what could not be detached.
+struct TracerThread(Option<JoinHandle<()>>);
+
+impl Drop for TracerThread {
+    fn drop(&mut self) {
+        let _ = self.0.take().map(JoinHandle::join);
+    }
 }
 
 /// What is left of a stop.
@@ -81,7 +103,7 @@ pub struct Released {
     pub pause: Duration,
     /// Lines for the report.
     pub warnings: Vec<String>,
-    /// Whether the pause ended before all was read.
+    /// Whether the pause ended before all was read, or memory did not answer.
     pub cut_short: bool,
     /// System calls made while anything was held.
     pub syscalls_in_pause: u64,
@@ -91,14 +113,53 @@ pub struct Released {
     pub unlisted: bool,
 }
 
+/// Holds every thread of every process and reads its registers, all processes side by side and within one
+/// [`StopLimits::max_pause`]. Once it returns, all are held. States, names and counters are read before the first thread
+/// notices anything. Threads asleep where nothing interrupts (state D) are left alone and described from `/proc`.
+///
+/// # Errors
+/// For each process: [`TargetError::Refused`] with the one cause found when none of its threads may be traced,
+/// [`TargetError::NoSuchProcess`] when it ended.
+#[must_use]
+pub fn stop_all<'a>(lives: &[&'a Live], limits: &StopLimits) -> Vec<Result<Stopped<'a>, TargetError>> {
+    let mut stops: Vec<Result<Stop<'a>, TargetError>> = lives.iter().map(|live| live.prepare_stop(limits)).collect();
+    let ready: Vec<&mut Stop<'a>> = stops.iter_mut().flatten().collect();
+    let failure = start(ready, limits).err();
+    let finish = |stop: Result<Stop<'a>, TargetError>| {
+        let mut stop = stop?;
+        let Some(report) = stop.report.take() else {
+            let source = std::io::Error::other(failure.clone().unwrap_or_else(|| "the tracer ended early".to_owned()));
+            return Err(TargetError::Io { what: "tracing".to_string(), source });
+        };
+        // from here on dropping `stopped` lets go
+        let mut stopped = stop.stopped;
+        stopped.take(report, &stop.looks)?;
+        stopped.renew_mappings();
+        Ok(stopped)
+    };
+    stops.into_iter().map(finish).collect()
+}
+
+/// A process about to be held.
+struct Stop<'a> {
+    stopped: Stopped<'a>,
+    looks: Vec<Look>,
+    /// What the tracer is to do; taken when it starts.
+    order: Option<Order>,
+    report: Option<Report>,
+}
+
 impl Live {
-    /// Holds every thread and reads its registers. States, names and counters are read before the first thread notices
-    /// anything. Threads asleep where nothing interrupts (state D) are left alone and described from `/proc`.
+    /// As [`stop_all`], for one process.
     ///
     /// # Errors
-    /// [`TargetError::Refused`] with the one cause found when no thread may be traced, [`TargetError::NoSuchProcess`] when
-    /// the process ended.
+    /// As there.
     pub fn stop(&self, limits: &StopLimits) -> Result<Stopped<'_>, TargetError> {
+        stop_all(&[self], limits).pop().unwrap_or(Err(TargetError::NoSuchProcess(self.process.pid)))
+    }
+
+    /// Looks at every thread from outside.
+    fn prepare_stop(&self, limits: &StopLimits) -> Result<Stop<'_>, TargetError> {
         let pid = self.process.pid;
         let mappings = self.known_mappings()?;
         let mut looks = self.looks();
@@ -115,22 +176,18 @@ impl Live {
         if looks.iter().all(|l| l.tracer != 0) {
             return Err(self.refused());
         }
-        let aside: Vec<ThreadState> =
-            looks.iter().filter_map(|l| why_not(l).map(|why| self.describe(l, Some(why)).0)).collect();
+        let mut stopped = Stopped::new(self, limits, mappings);
+        stopped.threads = looks.iter().filter_map(|l| why_not(l).map(|why| self.describe(l, Some(why)).0)).collect();
+        let (ended, ended_from) = channel();
         let order = Order {
             tasks: self.tasks.clone(),
             threads: looks.iter().map(|l| l.host_tid).collect(),
-            skip: aside.iter().map(|t| t.host_tid).collect(),
-            max_pause: limits.max_pause,
-            per_thread: limits.per_thread,
+            skip: stopped.threads.iter().map(|t| t.host_tid).collect(),
+            shared: Arc::clone(&stopped.shared),
+            ended,
         };
-        let mut stopped = Stopped::new(self, limits, mappings);
-        // from here on `stopped` lets go on every way out
-        let (tracer, report) = start(order, &stopped.shared)?;
-        (stopped.threads, stopped.tracer) = (aside, Some(tracer));
-        stopped.take(report, &looks)?;
-        stopped.renew_mappings();
-        Ok(stopped)
+        stopped.ended = Some(ended_from);
+        Ok(Stop { stopped, looks, order: Some(order), report: None })
     }
 
     fn refused(&self) -> TargetError {
@@ -139,23 +196,34 @@ impl Live {
     }
 }
 
-/// Starts the tracer and waits for its report.
-fn start(order: Order, shared: &Arc<Shared>) -> Result<(Tracer, Report), TargetError> {
-    let (report_to, report) = channel();
+/// Starts the tracer of all these processes and waits for its reports.
+fn start(mut stops: Vec<&mut Stop<'_>>, limits: &StopLimits) -> Result<(), String> {
+    if stops.is_empty() {
+        return Ok(());
+    }
+    let bounds = Bounds { max_pause: limits.max_pause, per_thread: limits.per_thread };
+    let (report_to, reports) = channel();
     let (done, done_from) = channel();
-    let theirs = Arc::clone(shared);
+    let orders: Vec<Order> = stops.iter_mut().filter_map(|s| s.order.take()).collect();
+    // one read must leave time for others; beyond the limit nobody is held anyway
+    let patience = (limits.max_pause / 8).clamp(Duration::from_millis(50), Duration::from_secs(1));
+    stops.iter().for_each(|s| s.stopped.live.remote.set_limit(patience));
     let thread = std::thread::Builder::new()
         .name("hangscope".to_string())
-        .spawn(move || trace(&order, &theirs, &report_to, &done_from))
-        .map_err(|source| TargetError::Io { what: "starting the tracer".to_string(), source })?;
-    match report.recv() {
-        Ok(report) => Ok((Tracer { done, thread }, report)),
-        Err(_) => {
-            let _ = thread.join();
-            let source = std::io::Error::other("the tracer ended early");
-            Err(TargetError::Io { what: "tracing".to_string(), source })
+        .spawn(move || trace(&orders, bounds, &report_to, &done_from))
+        .map_err(|e| format!("starting the tracer: {e}"))?;
+    let thread = Arc::new(TracerThread(Some(thread)));
+    for (number, stop) in stops.iter_mut().enumerate() {
+        let Some(ended) = stop.stopped.ended.take() else { continue };
+        stop.stopped.tracer = Some(Tracer { done: done.clone(), number, ended, thread: Arc::clone(&thread) });
+    }
+    drop(done);
+    for (number, report) in reports.iter().take(stops.len()) {
+        if let Some(stop) = stops.get_mut(number) {
+            stop.report = Some(report);
         }
     }
+    Ok(())
 }
 
 /// Why a thread is left alone, if it is.
@@ -180,8 +248,11 @@ impl<'a> Stopped<'a> {
             kept: Mutex::new(Kept::new()),
             shared: Arc::new(Shared::default()),
             tracer: None,
-            calls_before: live.remote.calls.load(Ordering::Relaxed),
+            ended: None,
+            was_held: None,
+            calls_before: live.remote.remote.calls.load(Ordering::Relaxed),
             unlisted: false,
+            not_reached: 0,
             warnings: live.warnings.clone(),
         }
     }
@@ -213,15 +284,16 @@ impl<'a> Stopped<'a> {
     /// System calls made since the first interrupt.
     #[must_use]
     pub fn calls(&self) -> u64 {
-        self.live.remote.calls.load(Ordering::Relaxed).saturating_sub(self.calls_before)
+        self.live.remote.remote.calls.load(Ordering::Relaxed).saturating_sub(self.calls_before)
             + self.shared.calls.load(Ordering::Relaxed)
     }
 
     /// Lets everything run on and gives what was kept.
     #[must_use]
     pub fn release(mut self) -> Released {
-        let ended = self.let_go();
-        let calls = self.calls();
+        self.let_go();
+        let ended = self.was_held;
+        let (calls, not_reached) = (self.calls(), self.not_reached);
         let mut warnings = std::mem::take(&mut self.warnings);
         let mut threads = std::mem::take(&mut self.threads);
         match ended {
@@ -232,36 +304,47 @@ impl<'a> Stopped<'a> {
                         "the pause reached its limit of {limit:?}: what was not read by then is missing"
                     ));
                 }
+                if not_reached > 0 {
+                    warnings.push(format!(
+                        "{not_reached} of {} threads were not reached within the limit of the pause; a longer --max-pause does",
+                        threads.len()
+                    ));
+                }
                 if ended.lost > 0 {
                     warnings.push(format!("{} thread(s) ended while the process was held", ended.lost));
                 }
             }
             None => self.drop_moved(&mut threads),
         }
+        let silent = self.live.remote.silent();
+        warnings.extend(silent.iter().map(|s| s.to_string()));
         let now = self.live.read_mappings().ok().filter(|now| **now != *self.mappings);
         Released {
             kept: std::mem::take(&mut *self.kept()),
             threads,
-            pause: ended.map(|e| e.pause).unwrap_or_default(),
+            pause: ended.and_then(|e| e.pause).unwrap_or_default(),
             warnings,
-            cut_short: ended.is_some_and(|e| e.timed_out),
+            cut_short: ended.is_some_and(|e| e.timed_out) || not_reached > 0 || !silent.is_empty(),
             syscalls_in_pause: if ended.is_some() { calls } else { 0 },
             mappings: now.map(|m| m.to_vec()),
             unlisted: self.unlisted,
         }
     }
 
-    /// Makes the tracer let go and waits for its end, which lets go of what could not be detached.
-    fn let_go(&mut self) -> Option<Ended> {
-        let Tracer { done, thread } = self.tracer.take()?;
-        let _ = done.send(());
-        Some(thread.join().unwrap_or_default())
+    /// Lets everything run on, where something is held, and waits until it does. What was kept stays.
+    pub fn let_go(&mut self) {
+        let Some(Tracer { done, number, ended, thread }) = self.tracer.take() else { return };
+        let _ = done.send(number);
+        drop(done);
+        self.was_held = Some(ended.recv().unwrap_or_default());
+        drop(thread);
+        self.live.remote.set_limit(PATIENCE);
     }
 
     /// Books the tracer's report.
     fn take(&mut self, report: Report, looks: &[Look]) -> Result<(), TargetError> {
         let live = self.live;
-        if !report.caught.iter().any(|(_, c)| matches!(c, Caught::Held(_) | Caught::Late)) {
+        if !report.caught.iter().any(|(_, c)| matches!(c, Caught::Held(_) | Caught::Late | Caught::NotReached)) {
             if report.caught.iter().any(|(_, c)| matches!(c, Caught::Refused(_))) {
                 return Err(live.refused());
             }
@@ -269,6 +352,9 @@ impl<'a> Stopped<'a> {
                 return Err(TargetError::NoSuchProcess(live.process.pid));
             }
         }
+        self.not_reached = report.caught.iter().filter(|(_, c)| *c == Caught::NotReached).count();
+        // they run: what they make meanwhile is not known
+        self.unlisted |= self.not_reached > 0;
         if report.unsettled {
             self.warnings.push("threads were being made faster than they could be held: some may be missing".into());
             self.unlisted = true;
@@ -295,6 +381,9 @@ impl<'a> Stopped<'a> {
                 }
                 Caught::Gone => continue,
                 Caught::Late => live.describe(&look, Some("it did not come to a stop in time: no registers".into())).0,
+                Caught::NotReached => {
+                    live.describe(&look, Some("the limit of the pause came before its turn: no registers".into())).0
+                }
                 Caught::Refused(Errno::EPERM) => {
                     let again = read_look(&live.tasks, tid).unwrap_or(look);
                     let why = why_not(&again).unwrap_or_else(|| "tracing it was refused: no registers".to_string());
@@ -337,12 +426,26 @@ impl<'a> Stopped<'a> {
         let sp = thread.registers.as_ref().and_then(|r| r.sp()).or(thread.sp_pc.map(|(sp, _)| sp))?;
         let mapping = mapping_at(&self.mappings, Addr(sp)).filter(|m| m.permissions.read)?;
         let start = Addr(sp.saturating_sub(RED_ZONE)).page().max(mapping.start);
+        let end = self.end_of_stack(mapping, start);
         // a thread made by glibc has its struct pthread at the very top of its stack's mapping
-        let base =
-            thread.registers.as_ref().and_then(|r| r.tls_base).filter(|b| sp <= *b && mapping.contains(Addr(*b)));
-        let top = base.map_or(mapping.end, |b| Addr(b.saturating_add(PTHREAD)).min(mapping.end));
+        let base = thread.registers.as_ref().and_then(|r| r.tls_base).filter(|b| sp <= *b && Addr(*b) < end);
+        let top = base.map_or(end, |b| Addr(b.saturating_add(PTHREAD)).min(end));
         let len = usize::try_from(top.0.saturating_sub(start.0)).ok()?;
         Some((start, len.min(self.limits.max_stack)))
+    }
+
+    /// Where a stack that begins in `mapping` ends: one whose pages were advised about, or registered with userfaultfd, lies
+    /// in several mappings.
+    fn end_of_stack(&self, mapping: &Mapping, start: Addr) -> Addr {
+        let mut end = mapping.end;
+        while end.0.saturating_sub(start.0) < self.limits.max_stack as u64
+            && let Some(next) = mapping_at(&self.mappings, end)
+            && next.start == end
+            && (next.permissions, &next.path, next.inode) == (mapping.permissions, &mapping.path, mapping.inode)
+        {
+            end = next.end;
+        }
+        end
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -385,36 +488,62 @@ impl<'a> Stopped<'a> {
         out
     }
 
+    /// Whether nothing is held any more, so that nothing more can be read of that instant.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.shared.released.load(Ordering::SeqCst)
+    }
+
     /// Reads into `buf` and keeps just that, unless the process ran on meanwhile.
-    fn keep_single(
-        &self,
-        at: Addr,
-        buf: &mut [u8],
-        read: impl Fn(&Remote, &mut [u8]) -> Result<(), ReadError>,
-    ) -> Result<(), ReadError> {
-        if self.shared.released.load(Ordering::SeqCst) {
+    fn keep_single(&self, at: Addr, buf: &mut [u8], by_mem: bool) -> Result<(), ReadError> {
+        if self.is_over() {
             return Err(ReadError::Released(at));
         }
-        read(&self.live.remote, buf)?;
-        if self.shared.released.load(Ordering::SeqCst) {
+        self.live.remote.read(at, buf, by_mem, &self.mappings)?;
+        if self.is_over() {
             return Err(ReadError::Released(at));
         }
         self.kept().keep(at, buf);
         Ok(())
     }
 
-    /// Reads ranges of whole pages and keeps them, unless the process ran on meanwhile.
+    /// Reads ranges of whole pages and keeps them, as far as the process did not run on meanwhile.
     fn fetch(&self, ranges: &[(Addr, usize)]) -> Result<(), ReadError> {
-        if self.shared.released.load(Ordering::SeqCst) {
-            return Err(ReadError::Released(ranges.first().map_or(Addr::NULL, |r| r.0)));
+        for part in calls_for(ranges) {
+            let released = ReadError::Released(part.first().map_or(Addr::NULL, |r| r.0));
+            if self.is_over() {
+                return Err(released);
+            }
+            let (bytes, pieces) = self.live.remote.read_ranges(&part, &self.mappings);
+            if self.is_over() {
+                return Err(released);
+            }
+            self.kept().keep_buffer(bytes, &pieces);
         }
-        let (bytes, pieces) = self.live.remote.read_ranges(ranges);
-        if self.shared.released.load(Ordering::SeqCst) {
-            return Err(ReadError::Released(ranges.first().map_or(Addr::NULL, |r| r.0)));
-        }
-        self.kept().keep_buffer(bytes, &pieces);
         Ok(())
     }
+}
+
+/// Ranges split into calls that do not take long.
+fn calls_for(ranges: &[(Addr, usize)]) -> Vec<Vec<(Addr, usize)>> {
+    let (bytes, many) = CALL;
+    let mut calls: Vec<Vec<(Addr, usize)>> = Vec::new();
+    let mut room = 0;
+    for (at, len) in ranges {
+        let (mut at, mut rest) = (*at, *len);
+        while rest > 0 {
+            if room == 0 || calls.last().is_none_or(|c| c.len() >= many) {
+                calls.push(Vec::new());
+                room = bytes;
+            }
+            let part = rest.min(room);
+            if let Some(call) = calls.last_mut() {
+                call.push((at, part));
+            }
+            (at, rest, room) = (at.offset(i64::try_from(part).unwrap_or(i64::MAX)), rest - part, room - part);
+        }
+    }
+    calls
 }
 
 impl Drop for Stopped<'_> {
@@ -449,9 +578,9 @@ impl Memory for Stopped<'_> {
                 if !inside {
                     return Err(ReadError::Unmapped(missing));
                 }
-                self.keep_single(at, buf, |r, buf| r.read_by_mem(at, buf))
+                self.keep_single(at, buf, true)
             }
-            Some(_) => self.keep_single(at, buf, |r, buf| r.read(at, buf)),
+            Some(_) => self.keep_single(at, buf, false),
         }
     }
 

@@ -8,6 +8,7 @@
 //! stops are looked at without consuming them (`WNOWAIT`), a signal on its way to the target is not lost either.
 #![allow(unsafe_code)] // waitid and GETREGSET: nix refuses real-time signals in the one, hides the length of the other
 
+use super::Undisturbed;
 use super::proc::{read_state, read_tasks};
 use crate::arch::x86_64::USER_REGS;
 use crate::units::HostTid;
@@ -26,6 +27,9 @@ use std::time::{Duration, Instant};
 /// seized would otherwise keep us.
 const PASSES: usize = 64;
 
+/// Time kept for letting one thread go: measured at 3 to 12 us, the more the busier the machine is.
+const DETACH: Duration = Duration::from_micros(10);
+
 /// `PTRACE_EVENT_STOP`, as the upper half of a stop's code (Linux `include/uapi/linux/ptrace.h`).
 const EVENT_STOP: i32 = 128;
 
@@ -36,6 +40,8 @@ pub(super) enum Caught {
     Held(Vec<u8>),
     /// It did not come to a stop in time.
     Late,
+    /// It was not interrupted: the time was over.
+    NotReached,
     /// It ended.
     Gone,
     /// The system refused to trace it.
@@ -54,8 +60,8 @@ pub(super) struct Report {
 /// What the tracer says at its end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ended {
-    /// First interrupt to last detach.
-    pub pause: Duration,
+    /// First interrupt to last detach; `None` where nothing was interrupted.
+    pub pause: Option<Duration>,
     /// Threads that had ended while they were held.
     pub lost: usize,
     /// Whether the limit ended the pause rather than the caller.
@@ -71,7 +77,7 @@ pub(super) struct Shared {
     pub calls: AtomicU64,
 }
 
-/// What the tracer is to do.
+/// What the tracer is to do with one process.
 pub(super) struct Order {
     /// `/proc/PID/task`.
     pub tasks: PathBuf,
@@ -79,6 +85,15 @@ pub(super) struct Order {
     pub threads: Vec<HostTid>,
     /// Threads to leave alone.
     pub skip: BTreeSet<HostTid>,
+    /// What the caller sees of it.
+    pub shared: Arc<Shared>,
+    /// Where its end is told.
+    pub ended: Sender<Ended>,
+}
+
+/// How long the tracer may take, for all processes together.
+#[derive(Clone, Copy)]
+pub(super) struct Bounds {
     /// The longest the first thread may be held.
     pub max_pause: Duration,
     /// How long to wait for one thread before its state is looked at, and again after half that time.
@@ -107,66 +122,128 @@ enum State {
     Refused(Errno),
 }
 
-/// Everything seized. Dropping it detaches, so that an error or panic on the way does too.
-struct Tracees {
+/// Everything seized of one process. Dropping it detaches, so that an error or panic on the way does too.
+struct Tracees<'a> {
+    order: &'a Order,
     list: Vec<Tracee>,
-    shared: Arc<Shared>,
+    known: BTreeSet<HostTid>,
+    /// Whether there may be threads that are not in the list.
+    unsettled: bool,
+    /// When its first thread was interrupted.
     began: Option<Instant>,
 }
 
-/// Carries out `order`: reports once everything is held, waits until `done` says so (a word, or its other end dropped) or
-/// the time is over, and lets go. A failed report lets go at once.
-pub(super) fn trace(order: &Order, shared: &Arc<Shared>, report: &Sender<Report>, done: &Receiver<()>) -> Ended {
-    let mut tracees =
-        Tracees { list: Vec::with_capacity(order.threads.len()), shared: Arc::clone(shared), began: None };
-    for tid in order.threads.iter().filter(|t| !order.skip.contains(t)) {
-        tracees.seize(*tid);
-    }
-    if !tracees.list.iter().any(|t| matches!(t.state, State::Running)) {
-        let _ = report.send(tracees.report(false));
-        return Ended::default();
-    }
-    let began = Instant::now();
-    let deadline = began + order.max_pause;
-    tracees.began = Some(began);
-    tracees.interrupt();
-    let mut known: BTreeSet<HostTid> = order.threads.iter().copied().collect();
-    let mut unsettled = true;
-    for _ in 0..PASSES {
-        // half the time at most: the other half is for reading
-        tracees.await_stops(order, began + order.max_pause / 2);
-        // only threads that still ran could have made new ones: once a pass finds none, all are held
-        let Some(fresh) = tracees.find_new(order, &mut known) else { break };
-        if fresh.is_empty() {
-            unsettled = false;
-            break;
-        }
-        if Instant::now() >= deadline {
-            break;
-        }
-        for tid in fresh {
-            tracees.seize(tid);
-        }
-        tracees.interrupt();
-    }
-    let mut timed_out = false;
-    if report.send(tracees.report(unsettled)).is_ok() {
-        let left = deadline.saturating_duration_since(Instant::now());
-        timed_out = matches!(done.recv_timeout(left), Err(RecvTimeoutError::Timeout));
-    }
-    let lost = tracees.release();
-    Ended { pause: began.elapsed(), lost, timed_out }
+/// When what is to end. All of it, in whichever process, keeps to one clock.
+#[derive(Clone, Copy)]
+struct Clock {
+    began: Instant,
+    bounds: Bounds,
 }
 
-impl Tracees {
-    fn count(&self) {
-        self.shared.calls.fetch_add(1, Ordering::Relaxed);
+impl Clock {
+    /// A part of the longest pause is over.
+    fn is_past(&self, part: u32, of: u32) -> bool {
+        self.began.elapsed() >= self.bounds.max_pause * part / of
+    }
+
+    /// When stops are no longer waited for: half the time is for reading.
+    fn stops_until(&self) -> Instant {
+        self.began + self.bounds.max_pause / 2
+    }
+
+    /// When `held` threads are to be let go, so that the last of them runs on when the time is over.
+    fn release_at(&self, held: usize) -> Instant {
+        let detaches = DETACH.saturating_mul(u32::try_from(held).unwrap_or(u32::MAX));
+        self.began + self.bounds.max_pause - detaches.min(self.bounds.max_pause / 2)
+    }
+}
+
+/// Carries out `orders`, all side by side: reports each process once everything is held, waits until `done` names it (or its
+/// other end is dropped) or the time is over, and lets go. A report that nobody takes lets go at once.
+pub(super) fn trace(orders: &[Order], bounds: Bounds, report: &Sender<(usize, Report)>, done: &Receiver<usize>) {
+    let _undisturbed = Undisturbed::begin();
+    let mut processes: Vec<Tracees> = orders.iter().map(Tracees::seize_all).collect();
+    let clock = Clock { began: Instant::now(), bounds };
+    for p in &mut processes {
+        p.interrupt(&clock);
+    }
+    for _ in 0..PASSES {
+        for p in processes.iter_mut().filter(|p| p.unsettled) {
+            p.await_stops(&clock);
+        }
+        // only threads that still ran could have made new ones: once a pass finds none, all are held
+        for p in processes.iter_mut().filter(|p| p.unsettled) {
+            p.seize_new();
+        }
+        if processes.iter().all(|p| !p.unsettled) || clock.is_past(1, 2) {
+            break;
+        }
+        for p in processes.iter_mut().filter(|p| p.unsettled) {
+            p.interrupt(&clock);
+        }
+    }
+    let asked = processes.iter().enumerate().all(|(i, p)| report.send((i, p.report())).is_ok());
+    let held = processes.iter().map(|p| p.list.len()).sum();
+    let mut open: BTreeSet<usize> = if asked { (0..processes.len()).collect() } else { BTreeSet::new() };
+    let mut late = Vec::new();
+    while !open.is_empty() {
+        let left = clock.release_at(held).saturating_duration_since(Instant::now());
+        // one that came to its stop after its process was let go must not stand there
+        let nap = if late.is_empty() { left } else { left.min(Duration::from_millis(10)) };
+        match done.recv_timeout(nap) {
+            Ok(i) => {
+                if let Some(p) = processes.get_mut(i).filter(|_| open.remove(&i)) {
+                    p.end(false, &mut late);
+                }
+            }
+            Err(RecvTimeoutError::Timeout) if nap < left => {}
+            Err(RecvTimeoutError::Timeout) => {
+                processes.iter().for_each(Tracees::announce);
+                for (i, p) in processes.iter_mut().enumerate() {
+                    if open.remove(&i) {
+                        p.end(true, &mut late);
+                    }
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        late.retain(|tid| !let_go_late(*tid));
+    }
+}
+
+/// Lets go of a thread that came to its stop late. Whether there is nothing more to do for it.
+fn let_go_late(tid: HostTid) -> bool {
+    match read_stop(tid) {
+        Ok(None) => false,
+        Ok(Some(code)) => {
+            let _ = detach(tid, signal_on_its_way(code));
+            true
+        }
+        Err(_) => true,
+    }
+}
+
+impl<'a> Tracees<'a> {
+    fn count(&self, calls: u64) {
+        self.order.shared.calls.fetch_add(calls, Ordering::Relaxed);
+    }
+
+    /// Seizes every thread that is known: they run on and notice nothing.
+    fn seize_all(order: &'a Order) -> Tracees<'a> {
+        let list = Vec::with_capacity(order.threads.len());
+        let known = order.threads.iter().copied().collect();
+        let mut tracees = Tracees { order, list, known, unsettled: true, began: None };
+        for tid in order.threads.iter().filter(|t| !order.skip.contains(t)) {
+            tracees.seize(*tid);
+        }
+        tracees.unsettled = tracees.list.iter().any(|t| matches!(t.state, State::Running));
+        tracees
     }
 
     /// Seizes one thread: it runs on and notices nothing.
     fn seize(&mut self, tid: HostTid) {
         if self.began.is_some() {
-            self.count();
+            self.count(1);
         }
         let state = match ptrace::seize(NixPid::from_raw(tid.0), ptrace::Options::empty()) {
             Ok(()) => State::Running,
@@ -176,34 +253,42 @@ impl Tracees {
         self.list.push(Tracee { tid, state });
     }
 
-    /// Interrupts all that run.
-    fn interrupt(&mut self) {
+    /// Interrupts all that run, as far as a quarter of the time goes: each must come to its stop, be read and be let go in
+    /// the rest. Those that are not reached run on.
+    fn interrupt(&mut self, clock: &Clock) {
         let now = Instant::now();
-        for t in &mut self.list {
-            if matches!(t.state, State::Running) {
-                self.shared.calls.fetch_add(1, Ordering::Relaxed);
-                t.state = match ptrace::interrupt(NixPid::from_raw(t.tid.0)) {
-                    Ok(()) => State::Awaited(now),
-                    Err(_) => State::Gone,
-                };
+        let mut calls = 0;
+        for (i, t) in self.list.iter_mut().filter(|t| matches!(t.state, State::Running)).enumerate() {
+            if i % 16 == 0 && clock.is_past(1, 4) {
+                break;
             }
+            self.began.get_or_insert(now);
+            calls += 1;
+            t.state = match ptrace::interrupt(NixPid::from_raw(t.tid.0)) {
+                Ok(()) => State::Awaited(now),
+                Err(_) => State::Gone,
+            };
         }
+        self.count(calls);
     }
 
     /// Waits until every interrupted thread stands, has ended, or its time is over. One after another: while we wait for
     /// the first the others come to their stops, so that each costs one call. A thread that only waits for a CPU is given
-    /// until `deadline`: on a busy machine that takes its time, but it does come. One found in state D twice is given up.
-    fn await_stops(&mut self, order: &Order, deadline: Instant) {
+    /// until half the time is over: on a busy machine that takes its time, but it does come. One found in state D twice is
+    /// given up.
+    fn await_stops(&mut self, clock: &Clock) {
+        let (order, deadline) = (self.order, clock.stops_until());
+        let calls = &order.shared.calls;
         for t in &mut self.list {
             let State::Awaited(since) = t.state else { continue };
-            let mut until = deadline.min(since + order.per_thread);
+            let mut until = deadline.min(since + clock.bounds.per_thread);
             let mut tries = 0u32;
             let mut asleep = 0u32;
             t.state = loop {
-                self.shared.calls.fetch_add(1, Ordering::Relaxed);
+                calls.fetch_add(1, Ordering::Relaxed);
                 match read_stop(t.tid) {
                     Ok(Some(code)) => {
-                        self.shared.calls.fetch_add(1, Ordering::Relaxed);
+                        calls.fetch_add(1, Ordering::Relaxed);
                         break match read_registers(t.tid) {
                             Ok(registers) => State::Held { registers, signal: signal_on_its_way(code) },
                             Err(_) => State::Gone,
@@ -211,12 +296,12 @@ impl Tracees {
                     }
                     Ok(None) if Instant::now() < until => give_way(tries),
                     Ok(None) => {
-                        self.shared.calls.fetch_add(3, Ordering::Relaxed);
+                        calls.fetch_add(3, Ordering::Relaxed);
                         asleep += u32::from(read_state(&order.tasks, t.tid) == Some('D'));
                         if asleep > 1 || Instant::now() >= deadline {
                             break State::Late;
                         }
-                        until = deadline.min(until + order.per_thread / 2);
+                        until = deadline.min(until + clock.bounds.per_thread / 2);
                     }
                     Err(_) => break State::Gone,
                 }
@@ -225,22 +310,32 @@ impl Tracees {
         }
     }
 
-    /// Threads that were not known before; `None` where they cannot be listed.
-    fn find_new(&self, order: &Order, known: &mut BTreeSet<HostTid>) -> Option<Vec<HostTid>> {
+    /// Seizes threads that were not known before, and so is settled where there are none. Where they cannot be listed there
+    /// is nothing more to find.
+    fn seize_new(&mut self) {
         // open, two reads or more, close
-        self.shared.calls.fetch_add(4, Ordering::Relaxed);
-        let now = read_tasks(&order.tasks).ok()?;
-        Some(now.into_iter().filter(|t| known.insert(*t)).collect())
+        self.count(4);
+        let Ok(now) = read_tasks(&self.order.tasks) else {
+            // a process whose threads have all ended has none
+            self.unsettled = self.order.tasks.exists();
+            return;
+        };
+        let fresh: Vec<HostTid> = now.into_iter().filter(|t| self.known.insert(*t)).collect();
+        self.unsettled = !fresh.is_empty();
+        for tid in fresh {
+            self.seize(tid);
+        }
     }
 
-    fn report(&self, unsettled: bool) -> Report {
+    fn report(&self) -> Report {
         let mut caught: Vec<(HostTid, Caught)> = self
             .list
             .iter()
             .map(|t| {
                 let c = match &t.state {
                     State::Held { registers, .. } => Caught::Held(registers.clone()),
-                    State::Running | State::Awaited(_) | State::Late => Caught::Late,
+                    State::Running => Caught::NotReached,
+                    State::Awaited(_) | State::Late => Caught::Late,
                     State::Gone => Caught::Gone,
                     State::Refused(e) => Caught::Refused(*e),
                 };
@@ -248,33 +343,46 @@ impl Tracees {
             })
             .collect();
         caught.sort_by_key(|(tid, _)| *tid);
-        Report { caught, unsettled }
+        Report { caught, unsettled: self.unsettled }
     }
 
-    /// Lets every thread run on. Gives how many had ended.
-    fn release(&mut self) -> usize {
-        self.shared.released.store(true, Ordering::SeqCst);
+    /// Says that what is read from now on is of no instant.
+    fn announce(&self) {
+        self.order.shared.released.store(true, Ordering::SeqCst);
+    }
+
+    /// Ends the pause of this process and tells so.
+    fn end(&mut self, timed_out: bool, late: &mut Vec<HostTid>) {
+        let lost = self.release(late);
+        let _ = self.order.ended.send(Ended { pause: self.began.map(|b| b.elapsed()), lost, timed_out });
+    }
+
+    /// Lets every thread run on. Gives how many had ended; those that never came to their stop are added to `late`.
+    fn release(&mut self, late: &mut Vec<HostTid>) -> usize {
+        self.announce();
         let mut lost = 0;
         for t in std::mem::take(&mut self.list) {
-            let signal = match t.state {
-                State::Held { signal, .. } => signal,
-                State::Gone | State::Refused(_) => continue,
+            match t.state {
+                State::Held { signal, .. } => {
+                    self.count(1);
+                    lost += usize::from(detach(t.tid, signal).is_err());
+                }
+                State::Gone | State::Refused(_) => {}
                 // it may have come to its stop since; if not, our end will let go of it
-                State::Running | State::Awaited(_) | State::Late => match read_stop(t.tid) {
-                    Ok(Some(code)) => signal_on_its_way(code),
-                    _ => continue,
-                },
-            };
-            self.shared.calls.fetch_add(1, Ordering::Relaxed);
-            lost += usize::from(detach(t.tid, signal).is_err());
+                State::Running | State::Awaited(_) | State::Late => {
+                    if !let_go_late(t.tid) {
+                        late.push(t.tid);
+                    }
+                }
+            }
         }
         lost
     }
 }
 
-impl Drop for Tracees {
+impl Drop for Tracees<'_> {
     fn drop(&mut self) {
-        self.release();
+        self.release(&mut Vec::new());
     }
 }
 
@@ -357,23 +465,26 @@ mod tests {
         while !status().contains("State:\tD") {
             std::thread::sleep(Duration::from_millis(1));
         }
+        let (ended_to, ended) = std::sync::mpsc::channel();
         let order = Order {
             tasks,
             threads: vec![HostTid(pid)],
             skip: BTreeSet::new(),
-            max_pause: Duration::from_secs(2),
-            per_thread: Duration::from_millis(50),
+            shared: Arc::default(),
+            ended: ended_to,
         };
+        let bounds = Bounds { max_pause: Duration::from_secs(2), per_thread: Duration::from_millis(50) };
         let (report_to, report) = std::sync::mpsc::channel();
         let (done, done_from) = std::sync::mpsc::channel();
-        let tracer = std::thread::spawn(move || trace(&order, &Arc::default(), &report_to, &done_from));
-        let caught = report.recv().unwrap().caught;
+        let tracer = std::thread::spawn(move || trace(&[order], bounds, &report_to, &done_from));
+        let caught = report.recv().unwrap().1.caught;
         let traced = status();
-        done.send(()).unwrap();
-        let ended = tracer.join().unwrap();
+        done.send(0).unwrap();
+        tracer.join().unwrap();
+        let ended = ended.recv().unwrap();
         assert_eq!(caught, [(HostTid(pid), Caught::Late)]);
         assert!(!traced.contains("TracerPid:\t0"));
-        assert!(ended.pause < Duration::from_secs(1) && !ended.timed_out);
+        assert!(ended.pause.unwrap() < Duration::from_secs(1) && !ended.timed_out);
         let until = Instant::now() + Duration::from_secs(2);
         while !status().contains("TracerPid:\t0") {
             assert!(Instant::now() < until, "{}", status());

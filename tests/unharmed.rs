@@ -1,0 +1,129 @@
+//! Attaching never hangs and never harms, whatever the target does: memory that never comes, whole trees, little time.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Compiles a program.
+fn compile(path: &str) -> PathBuf {
+    let name = Path::new(path).file_stem().unwrap().to_str().unwrap();
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("unharmed-{name}-{}", std::process::id()));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let built = Command::new("cc").args(["-O1", "-g", "-pthread", "-o"]).arg(&out).arg(source).status();
+    assert!(built.is_ok_and(|s| s.success()), "needs cc");
+    out
+}
+
+/// A running program, ended when dropped.
+struct Running {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Running {
+    fn of(command: &mut Command) -> Running {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Running { child, out }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a run of hangscope gave, and how long it took.
+struct Ran {
+    out: String,
+    code: Option<i32>,
+    took: Duration,
+}
+
+fn hangscope(arguments: &[&str]) -> Ran {
+    let began = Instant::now();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_hangscope"))
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    child.stderr.take().unwrap().read_to_string(&mut out).unwrap();
+    let code = child.wait().unwrap().code();
+    // lines are wrapped
+    let out = out.split_whitespace().collect::<Vec<_>>().join(" ");
+    Ran { out, code, took: began.elapsed() }
+}
+
+/// Waits until no thread of the process is stopped or traced.
+fn runs_on(pid: u32) {
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        let status = |t: std::fs::DirEntry| std::fs::read_to_string(t.path().join("status")).ok();
+        let states: Vec<String> = tasks.flatten().filter_map(status).collect();
+        let held = |s: &String| s.contains("State:\tt") || s.contains("State:\tT") || !s.contains("TracerPid:\t0");
+        if !states.iter().any(held) {
+            return;
+        }
+        assert!(Instant::now() < until, "{pid} does not run on: {states:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn memory_that_never_comes_is_given_up_and_named() {
+    let program = compile("tests/live/silent.c");
+    let mut p = Running::of(Command::new(&program).args(["some", "arguments"]));
+    if p.line() != "ready" {
+        println!("skipped: needs the right to use userfaultfd");
+        return;
+    }
+    let (pid, text) = (p.child.id(), p.child.id().to_string());
+    for how in [&["--samples", "1"][..], &["--samples", "1", "--no-stop"]] {
+        let mut arguments = vec!["attach"];
+        arguments.extend(how);
+        arguments.push(&text);
+        let ran = hangscope(&arguments);
+        assert!(ran.took < Duration::from_secs(20), "{:?}", ran.took);
+        assert!(ran.out.contains("(anonymous memory) got no answer within"), "{}", ran.out);
+        // the others are told: the thread whose stack is there
+        assert!(ran.out.contains("other (silent.c:"), "{}", ran.out);
+        assert!(!ran.out.contains("the pause reached its limit"), "{}", ran.out);
+        assert!(ran.code.is_some_and(|c| c == 3 || c == 4), "{:?} {}", ran.code, ran.out);
+        runs_on(pid);
+    }
+}
+
+#[test]
+fn the_longest_pause_holds_for_many_threads_on_a_busy_machine() {
+    const THREADS: u32 = 2000;
+    let limit = Duration::from_millis(100);
+    // a thread more costs no more than this, and all of it no more than that
+    let allowed = limit + Duration::from_micros(20) * THREADS + Duration::from_millis(10);
+    let mut p = Running::of(Command::new(compile("benches/threads.c")).arg(THREADS.to_string()));
+    assert_eq!(p.line(), "ready");
+    let (pid, text) = (p.child.id(), p.child.id().to_string());
+    let busy: Vec<_> = (0..3).map(|_| Running::of(Command::new("sh").args(["-c", "while :; do :; done"]))).collect();
+    // whoever else runs here may take the CPU from the one that lets go
+    let pause = |_| {
+        let ran = hangscope(&["attach", "--json", "--samples", "1", "--max-pause", "100ms", &text]);
+        let us = ran.out.split_once("\"pause_us\": ").unwrap().1.split(',').next().unwrap();
+        Duration::from_micros(us.parse().unwrap())
+    };
+    let shortest = (0..3).map(pause).min().unwrap();
+    drop(busy);
+    runs_on(pid);
+    assert!(shortest <= allowed, "{shortest:?} of {allowed:?}");
+}
