@@ -39,14 +39,14 @@ const PLAN: &[Room] = &[
         name: "elf",
         imports: &["units", "arch", "memory"],
         items: &[],
-        crates: &["object", "gimli", "addr2line", "lzma_rs", "flate2", "ruzstd", "cpp_demangle", "rustc_demangle"],
+        crates: &["object", "gimli", "addr2line", "lzma_rust2", "flate2", "ruzstd", "cpp_demangle", "rustc_demangle"],
     },
     Room { name: "layout", imports: &["units", "memory", "elf"], items: &[], crates: &["gimli", "serde", "toml"] },
     Room {
         name: "target",
         imports: &["units", "arch", "memory"],
         items: &[],
-        crates: &["nix", "procfs", "goblin", "flate2", "lz4_flex", "lzma_rs", "ruzstd", "tempfile"],
+        crates: &["nix", "procfs", "goblin", "flate2", "lz4_flex", "lzma_rust2", "ruzstd", "tempfile"],
     },
     Room { name: "snapshot", imports: &["units", "arch", "memory", "elf", "target"], items: &[], crates: &[] },
     Room {

@@ -10,7 +10,9 @@ use std::ops::Range;
 /// Bytes of one decompressed section at most.
 const SECTION_BOUND: u64 = 2 << 30;
 /// Bytes of `.gnu_debugdata` once decompressed, at most; the largest seen is 3 MiB.
-const MINI_BOUND: usize = 128 << 20;
+const MINI_BOUND: u64 = 128 << 20;
+/// KiB its decoder may take: the dictionary of `xz -9` and a little.
+const MINI_MEMORY: u32 = 80 << 10;
 /// `ELFCOMPRESS_ZLIB` and `ELFCOMPRESS_ZSTD` (ELF gABI, section compression).
 const ZLIB: u32 = 1;
 const ZSTD: u32 = 2;
@@ -156,20 +158,8 @@ impl Reader for Part {
 
 /// The ELF file in a `.gnu_debugdata` section (xz).
 pub(super) fn decompress_mini(compressed: &[u8]) -> Option<Vec<u8>> {
-    struct Bounded(Vec<u8>);
-    impl std::io::Write for Bounded {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            if self.0.len().saturating_add(bytes.len()) > MINI_BOUND {
-                return Err(std::io::ErrorKind::FileTooLarge.into());
-            }
-            self.0.extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut out = Bounded(Vec::new());
-    lzma_rs::xz_decompress(&mut &*compressed, &mut out).ok()?;
-    Some(out.0)
+    let mut out = Vec::new();
+    let reader = lzma_rust2::XzReader::new_mem_limit(compressed, true, MINI_MEMORY);
+    let taken = reader.take(MINI_BOUND + 1).read_to_end(&mut out).ok()?;
+    (taken as u64 <= MINI_BOUND).then_some(out)
 }

@@ -279,5 +279,5 @@ pub enum TargetError {
 
 /// The indefinite article before `word`.
 fn article(word: &str) -> &'static str {
-    if word.starts_with(['a', 'e', 'i', 'o', 'x']) { "an" } else { "a" }
+    if word.starts_with(['a', 'e', 'i', 'o', 'x']) || word.starts_with("s390") { "an" } else { "a" }
 }

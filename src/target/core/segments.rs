@@ -6,8 +6,8 @@ use crate::units::Addr;
 use goblin::container::{Container, Ctx, Endian};
 use goblin::elf::ProgramHeader;
 use goblin::elf::header::{
-    EI_CLASS, EI_DATA, ELFCLASS32, ELFCLASS64, ELFDATA2MSB, ELFMAG, EM_386, EM_AARCH64, EM_ARM, EM_MIPS, EM_PPC,
-    EM_PPC64, EM_RISCV, EM_S390, EM_SPARCV9, EM_X86_64, ET_CORE, ET_DYN, ET_EXEC, ET_REL,
+    EI_CLASS, EI_DATA, ELFCLASS32, ELFCLASS64, ELFDATA2MSB, ELFMAG, EM_386, EM_AARCH64, EM_ARM, EM_LOONGARCH, EM_MIPS,
+    EM_PPC, EM_PPC64, EM_RISCV, EM_S390, EM_SPARCV9, EM_X86_64, ET_CORE, ET_DYN, ET_EXEC, ET_REL,
 };
 use goblin::elf::program_header::{PF_R, PF_W, PF_X, PT_LOAD, PT_NOTE};
 
@@ -58,8 +58,15 @@ impl Headers {
     }
 }
 
-/// What a file that does not begin as ELF is, and how to make a core of it.
-fn foreign(bytes: &[u8], name: &str) -> String {
+/// What a file that does not begin as ELF is, and how to make a core of it. `packed`: what it was unpacked from.
+fn foreign(bytes: &[u8], name: &str, packed: Option<&str>) -> String {
+    if let Some(kind) = packed {
+        let what = match bytes {
+            [b'M', b'D', b'M', b'P', ..] => "is a minidump, not an ELF core",
+            _ => "is not an ELF file",
+        };
+        return format!("it is compressed with {kind}, and what is in it {what}");
+    }
     match bytes {
         [b'B', b'Z', b'h', ..] => format!("it is compressed with bzip2; unpack it first: `bzip2 -dk {name}`"),
         [b'M', b'D', b'M', b'P', ..] => "it is a minidump, not an ELF core".into(),
@@ -70,34 +77,47 @@ fn foreign(bytes: &[u8], name: &str) -> String {
     }
 }
 
-fn machine_name(machine: u16, class: u8) -> String {
-    let name = match (machine, class) {
-        (EM_X86_64, ELFCLASS32) => "x32",
-        (EM_386, _) => "32-bit x86",
-        (EM_AARCH64, _) => "aarch64",
-        (EM_ARM, _) => "32-bit Arm",
-        (EM_RISCV, ELFCLASS64) => "riscv64",
-        (EM_PPC64, _) => "ppc64",
-        (EM_PPC, _) => "32-bit PowerPC",
-        (EM_S390, _) => "s390x",
-        (EM_MIPS, _) => "MIPS",
-        (EM_SPARCV9, _) => "sparc64",
-        (_, ELFCLASS32) => return format!("32-bit (machine {machine})"),
-        _ => return format!("machine {machine}"),
+/// What a person calls the machine of an ELF file. Source: `elf.h`, the `EM_` constants.
+fn machine_name(machine: u16, class: u8, big_endian: bool) -> String {
+    let wide = class == ELFCLASS64;
+    let name = match (machine, wide, big_endian) {
+        (EM_X86_64, true, _) => "big-endian x86-64",
+        (EM_X86_64, ..) => "x32 (32-bit x86-64)",
+        (EM_386, ..) => "i386 (32-bit x86)",
+        (EM_AARCH64, true, false) => "aarch64",
+        (EM_AARCH64, true, true) => "big-endian aarch64",
+        (EM_AARCH64, ..) => "aarch64 ILP32",
+        (EM_ARM, ..) => "32-bit Arm",
+        (EM_RISCV, true, _) => "riscv64",
+        (EM_RISCV, ..) => "riscv32 (32-bit)",
+        (EM_PPC64, _, false) => "ppc64le",
+        (EM_PPC64, ..) => "ppc64 (big-endian)",
+        (EM_PPC, ..) => "32-bit PowerPC (big-endian)",
+        (EM_S390, true, _) => "s390x (big-endian)",
+        (EM_S390, ..) => "s390 (32-bit, big-endian)",
+        (EM_MIPS, true, _) => "64-bit MIPS",
+        (EM_MIPS, ..) => "32-bit MIPS",
+        (EM_SPARCV9, ..) => "sparc64 (big-endian)",
+        (EM_LOONGARCH, ..) => "loongarch64",
+        _ => {
+            let bits = if wide { 64 } else { 32 };
+            let order = if big_endian { "big" } else { "little" };
+            return format!("{bits}-bit {order}-endian machine-{machine}");
+        }
     };
     name.to_owned()
 }
 
-/// Checks that `bytes` are a core we can read and lists its segments.
-pub(super) fn parse(bytes: FileBytes, name: &str, warnings: &mut Vec<String>) -> Result<Headers, TargetError> {
+/// Refuses what is no core of ours by its first [`EHDR`] bytes. `packed`: what it was unpacked from.
+pub(super) fn check(bytes: &[u8], name: &str, packed: Option<&str>) -> Result<(), TargetError> {
     let bad = |cause: String| TargetError::BadCore { path: name.to_owned(), cause };
     if !bytes.starts_with(ELFMAG) {
-        return Err(bad(foreign(&bytes, name)));
+        return Err(bad(foreign(bytes, name, packed)));
     }
-    let cut = || bad(format!("it is cut off inside its headers ({} bytes)", bytes.len()));
+    let cut = || cut_off(bytes, name);
     let class = *bytes.get(EI_CLASS).ok_or_else(cut)?;
     let big_endian = *bytes.get(EI_DATA).ok_or_else(cut)? == ELFDATA2MSB;
-    let word = |at| u16_at(&bytes, at).map(|w| if big_endian { w.swap_bytes() } else { w }).ok_or_else(cut);
+    let word = |at| u16_at(bytes, at).map(|w| if big_endian { w.swap_bytes() } else { w }).ok_or_else(cut);
     let (kind, machine) = (word(16)?, word(18)?);
     match kind {
         ET_CORE => {}
@@ -109,16 +129,26 @@ pub(super) fn parse(bytes: FileBytes, name: &str, warnings: &mut Vec<String>) ->
         ET_REL => return Err(bad("it is an object file, not a core".into())),
         _ => return Err(bad(format!("its ELF type is {kind}, not that of a core (4)"))),
     }
-    if class != ELFCLASS64 || machine != EM_X86_64 || big_endian {
-        if class != ELFCLASS64 && class != ELFCLASS32 {
-            return Err(bad(format!("its ELF header is damaged (class {class})")));
-        }
-        return Err(TargetError::WrongArch {
-            what: name.to_owned(),
-            found: machine_name(machine, class),
-            kind: "core",
-        });
+    if class != ELFCLASS64 && class != ELFCLASS32 {
+        return Err(bad(format!("its ELF header is damaged (class {class})")));
     }
+    if class != ELFCLASS64 || machine != EM_X86_64 || big_endian {
+        let found = machine_name(machine, class, big_endian);
+        return Err(TargetError::WrongArch { what: name.to_owned(), found, kind: "core" });
+    }
+    Ok(())
+}
+
+fn cut_off(bytes: &[u8], name: &str) -> TargetError {
+    let cause = format!("it is cut off inside its headers ({} bytes)", bytes.len());
+    TargetError::BadCore { path: name.to_owned(), cause }
+}
+
+/// Checks that `bytes` are a core we can read and lists its segments.
+pub(super) fn parse(bytes: FileBytes, name: &str, warnings: &mut Vec<String>) -> Result<Headers, TargetError> {
+    check(&bytes, name, None)?;
+    let bad = |cause: String| TargetError::BadCore { path: name.to_owned(), cause };
+    let cut = || cut_off(&bytes, name);
     let headers = program_headers(&bytes, warnings).ok_or_else(cut)?;
     if headers.is_empty() {
         return Err(bad("it has no program headers".into()));
