@@ -1,10 +1,13 @@
 //! The command line: options resolved once, and the exit codes of the contract.
 
 use crate::diagnose;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use crate::units::harmless;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use std::error::Error;
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Names the deadlock of a hung process: who holds what, who waits for whom, and why that is a cycle.
@@ -45,7 +48,7 @@ pub enum Command {
 #[derive(Args, Debug)]
 pub struct Attach {
     /// The processes
-    #[arg(required = true, value_name = "PID")]
+    #[arg(required = true, value_name = "PID", value_parser = parse_pid)]
     pub pids: Vec<i32>,
     /// Take all descendants of each PID too
     #[arg(long)]
@@ -187,7 +190,7 @@ pub struct DemoChild {
 #[derive(Args, Debug)]
 pub struct Doctor {
     /// Look at this process too
-    #[arg(value_name = "PID")]
+    #[arg(value_name = "PID", value_parser = parse_pid)]
     pub pid: Option<i32>,
 }
 
@@ -294,6 +297,103 @@ impl Common {
     }
 }
 
+/// Options that take a value, where it stands in a word of its own.
+const WITH_VALUE: &[&str] = &[
+    "--format",
+    "--output",
+    "-o",
+    "--sysroot",
+    "--debug-dir",
+    "--color",
+    "--threads",
+    "--samples",
+    "--interval",
+    "--max-pause",
+    "--save-core",
+    "--exe",
+];
+
+/// The first word that is no option and no option's value.
+fn first_word(arguments: &[OsString]) -> Option<&str> {
+    let mut rest = arguments.iter().skip(1);
+    while let Some(word) = rest.next() {
+        match word.to_str() {
+            Some(option) if WITH_VALUE.contains(&option) => drop(rest.next()),
+            Some("--") => return None,
+            Some(option) if option.starts_with('-') && option.len() > 1 => {}
+            other => return other,
+        }
+    }
+    None
+}
+
+/// The verb of a command line, if it has one.
+#[must_use]
+pub fn verb(arguments: &[OsString]) -> Option<String> {
+    let word = first_word(arguments)?;
+    Cli::command().find_subcommand(word).map(|verb| verb.get_name().to_owned())
+}
+
+/// The command line with its verb: `hangscope PID` is short for `attach`, `hangscope CORE` for `core`.
+#[must_use]
+pub fn with_verb(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let Some(word) = first_word(&arguments) else { return arguments };
+    let file = Path::new(word);
+    let verb = if word == "help" || Cli::command().find_subcommand(word).is_some() {
+        return arguments;
+    } else if !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit()) {
+        "attach"
+    } else if word.contains('/') || word.starts_with("core.") || word == "core" || file.exists() {
+        "core"
+    } else {
+        return arguments;
+    };
+    arguments.insert(1, verb.into());
+    arguments
+}
+
+/// What was wrong with a command line, as one line, and whether it only asked for help or the version. `verb`: whose help to
+/// name (an empty one: that of all); `None` in a debugger.
+#[must_use]
+pub fn usage(error: &clap::Error, verb: Option<&str>) -> (String, bool) {
+    let help = match verb {
+        None => "`help hangscope` lists what there is".to_owned(),
+        Some("") => "see `hangscope --help`".to_owned(),
+        Some(verb) => format!("see `hangscope {verb} --help`"),
+    };
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            return (help, true);
+        }
+        _ => {}
+    }
+    // a parser of ours says itself what is wrong
+    if let (Some(why), Some(ContextValue::String(argument))) = (error.source(), error.get(ContextKind::InvalidArg))
+        && why.to_string().starts_with(OURS)
+    {
+        let argument = argument.split(' ').next().unwrap_or(argument);
+        let place = if argument.starts_with('-') { format!("{argument}: ") } else { String::new() };
+        return (format!("{place}{}; {help}", why.to_string().chars().map(harmless).collect::<String>()), false);
+    }
+    let text = error.to_string().replace("\n  tip: ", "; ");
+    let lines = text.lines().map(str::trim).take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more "));
+    let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
+    let line: String = words.join(" ").chars().map(harmless).collect();
+    (format!("{}; {help}", line.strip_prefix("error: ").unwrap_or(&line)), false)
+}
+
+/// How the messages of our own parsers begin.
+const OURS: &str = "invalid ";
+
+/// Reads a PID.
+///
+/// # Errors
+/// One line that says what was wrong.
+pub fn parse_pid(text: &str) -> Result<i32, String> {
+    let pid = text.parse().ok().filter(|pid| *pid >= 0);
+    pid.ok_or_else(|| format!("invalid PID '{text}'; a PID is a number: `ps -e` lists them"))
+}
+
 /// The longest duration taken: clocks count further, but not without end.
 const LONGEST: Duration = Duration::from_secs(36_525 * 86_400);
 
@@ -302,7 +402,7 @@ const LONGEST: Duration = Duration::from_secs(36_525 * 86_400);
 /// # Errors
 /// One line that says what was wrong.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("'{text}' is no duration; write 60s, 500ms, 5m or 1h30m");
+    let wrong = || format!("invalid duration '{text}'; write 60s, 500ms, 5m or 1h30m");
     let mut total = Duration::ZERO;
     let mut rest = text.trim();
     if rest.is_empty() {
@@ -327,7 +427,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         rest = tail;
     }
     if total > LONGEST {
-        return Err(format!("'{text}' is too long: a hundred years are the most"));
+        return Err(format!("invalid duration '{text}'; a hundred years is the most"));
     }
     Ok(total)
 }
@@ -347,9 +447,49 @@ mod tests {
         }
     }
 
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn a_pid_or_a_core_needs_no_verb() {
+        for (short, long) in [
+            ("hangscope 4711", "hangscope attach 4711"),
+            ("hangscope --json -o out 4711 4712", "hangscope attach --json -o out 4711 4712"),
+            ("hangscope --tree 1", "hangscope attach --tree 1"),
+            ("hangscope ./core", "hangscope core ./core"),
+            ("hangscope --exe /bin/a /tmp/nowhere", "hangscope core --exe /bin/a /tmp/nowhere"),
+            ("hangscope core.4711", "hangscope core core.4711"),
+            ("hangscope attach 4711", "hangscope attach 4711"),
+            ("hangscope help attach", "hangscope help attach"),
+            ("hangscope -q run -- 4711", "hangscope -q run -- 4711"),
+            ("hangscope nonsense", "hangscope nonsense"),
+            ("hangscope", "hangscope"),
+        ] {
+            assert_eq!(with_verb(words(short)), words(long), "{short}");
+        }
+    }
+
+    #[test]
+    fn wrong_usage_is_told_in_one_line() {
+        for (line, said) in [
+            ("hangscope run --timeout 60x -- true", "--timeout: invalid duration '60x'; write 60s"),
+            ("hangscope doctor x", "invalid PID 'x'"),
+            ("hangscope --format xml 4711", "[possible values: text, json, dot, svg]"),
+            ("hangscope attach", "<PID>"),
+            ("hangscope atach 1", "'atach'"),
+            ("hangscope attach --treee 1", "--tree"),
+        ] {
+            let arguments = words(line);
+            let error = Cli::try_parse_from(with_verb(arguments.clone())).unwrap_err();
+            let (told, asked) = usage(&error, verb(&arguments).as_deref().or(Some("")));
+            assert!(!asked && told.contains(said) && told.contains("--help`"), "{told}");
+            assert!(!told.contains('\n') && !told.contains("  "), "{told}");
+        }
+    }
+
     #[test]
     fn the_command_line_is_consistent() {
-        use clap::CommandFactory;
         Cli::command().debug_assert();
     }
 }

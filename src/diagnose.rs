@@ -20,6 +20,7 @@ use crate::snapshot::{Snapshot, WithImages};
 use crate::target::bridge::Bridge;
 use crate::target::core::{CoreFile, CoreOptions};
 use crate::target::live::{self, Live, PipeEnds};
+use crate::target::output::{Readers, write_file};
 use crate::target::{Target, TargetError, minicore};
 use crate::units::{Addr, ModuleIx, Pid, ProcessIx};
 use crate::unwind::{self, Stack};
@@ -470,7 +471,6 @@ fn save(path: &Path, diagnosis: &Diagnosis, read: &[Read]) -> Result<(), Diagnos
         let mut files = read.file_pages.clone();
         files.extend(snapshot.modules.iter().flat_map(|m| m.identity_bytes()));
         files.extend(used.iter().filter_map(|m| snapshot.module(*m)).flat_map(|m| m.analysis_bytes()));
-        let file = std::fs::File::create(&path).map_err(failed)?;
         let core = minicore::Minicore {
             process: &snapshot.process,
             threads: &snapshot.threads,
@@ -479,14 +479,7 @@ fn save(path: &Path, diagnosis: &Diagnosis, read: &[Read]) -> Result<(), Diagnos
             kept: &read.kept,
             files: &files,
         };
-        let plain = file.metadata().is_ok_and(|m| m.is_file());
-        minicore::write(&core, &mut std::io::BufWriter::new(file)).map_err(|e| {
-            // half a core would be taken for a whole one
-            if plain {
-                let _ = std::fs::remove_file(&path);
-            }
-            failed(e)
-        })?;
+        write_file(&path, Readers::Owner, |out| minicore::write(&core, out).map(drop)).map_err(failed)?;
     }
     Ok(())
 }

@@ -9,7 +9,6 @@ use crate::target::bridge::{Bridge, BridgeOptions};
 use crate::units::{Addr, FrameIx, HostTid, ProcessIx, ThreadRef};
 use crate::unwind::Frame;
 use anyhow::{Context, bail};
-use clap::error::ErrorKind;
 use std::io::IsTerminal;
 use std::path::Path;
 
@@ -36,19 +35,6 @@ pub fn run(args: &Args, common: &Common) -> anyhow::Result<u8> {
     show(args.what.as_ref(), &bridge, &diagnosis, common)?;
     bridge.end(code)?;
     Ok(code)
-}
-
-/// What was wrong with the words a person gave the debugger's command, as one line.
-#[must_use]
-pub fn usage(error: &clap::Error) -> String {
-    const HELP: &str = "`help hangscope` lists what there is";
-    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        return HELP.to_owned();
-    }
-    let text = error.to_string();
-    let lines = text.lines().map(str::trim).take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more "));
-    let line = lines.filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
-    format!("{}; {HELP}", line.strip_prefix("error: ").unwrap_or(&line))
 }
 
 fn show(what: Option<&Show>, bridge: &Bridge, diagnosis: &Diagnosis, common: &Common) -> anyhow::Result<()> {
@@ -78,7 +64,7 @@ fn show(what: Option<&Show>, bridge: &Bridge, diagnosis: &Diagnosis, common: &Co
 }
 
 fn write(path: &Path, text: &str, bridge: &Bridge) -> anyhow::Result<()> {
-    std::fs::write(path, text).with_context(|| format!("cannot write the report to {}", path.display()))?;
+    super::write_text(path, text).with_context(|| format!("cannot write the report to {}", path.display()))?;
     Ok(bridge.print(&format!("Written to {}.\n", path.display()))?)
 }
 

@@ -12,9 +12,11 @@ pub mod run;
 use crate::cli::{Cli, Command, Common, Format, Threads};
 use crate::diagnose::Diagnosis;
 use crate::report::{self, Captured, Case};
+use crate::target::output::{Readers, write_file};
 use crate::units::harmless;
 use anyhow::Context;
 use std::io::Write;
+use std::path::Path;
 
 /// Exit code for wrong usage, or where nothing could be analysed.
 pub const NOTHING: u8 = 2;
@@ -24,6 +26,18 @@ pub const NOTHING: u8 = 2;
 /// # Errors
 /// One line: what, where, what to try.
 pub fn run(cli: &Cli) -> anyhow::Result<u8> {
+    for (option, place) in cli
+        .common
+        .sysroot
+        .iter()
+        .map(|p| ("--sysroot", p))
+        .chain(cli.common.debug_dir.iter().map(|p| ("--debug-dir", p)))
+    {
+        if !place.is_dir() {
+            let why = if place.exists() { "is not a directory" } else { "does not exist" };
+            anyhow::bail!("{option}: {} {why}; name the directory that holds the files", place.display());
+        }
+    }
     match &cli.command {
         Command::Attach(a) => attach::run(a, &cli.common),
         Command::Core(c) => core::run(c, &cli.common),
@@ -60,7 +74,7 @@ pub fn deliver(diagnosis: &Diagnosis, common: &Common) -> anyhow::Result<u8> {
     let text = render(diagnosis, common, false);
     match &common.output {
         Some(path) => {
-            if let Err(e) = std::fs::write(path, &text) {
+            if let Err(e) = write_text(path, &text) {
                 // what was found is told; it may not be there a second time
                 let _ = std::io::stdout().lock().write_all(text.as_bytes());
                 return Err(e)
@@ -74,6 +88,14 @@ pub fn deliver(diagnosis: &Diagnosis, common: &Common) -> anyhow::Result<u8> {
         },
     }
     Ok(diagnosis.verdict.exit_code())
+}
+
+/// Writes `text` to the file of `-o`: all of it, or none.
+///
+/// # Errors
+/// Those of [`write_file`].
+pub fn write_text(path: &Path, text: &str) -> std::io::Result<()> {
+    write_file(path, Readers::Umask, |out| out.write_all(text.as_bytes()))
 }
 
 /// The report as the options want it.

@@ -24,7 +24,7 @@ pub fn run(args: &Plugin, common: &Common) -> anyhow::Result<u8> {
         None => text.to_owned(),
     };
     match &common.output {
-        Some(path) => std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?,
+        Some(path) => super::write_text(path, &text).with_context(|| format!("cannot write {}", path.display()))?,
         None => match std::io::stdout().lock().write_all(text.as_bytes()) {
             Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => {}
             other => other.context("cannot write the plugin to standard output")?,

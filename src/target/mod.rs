@@ -6,6 +6,7 @@ pub mod bridge;
 pub mod core;
 pub mod live;
 pub mod minicore;
+pub mod output;
 
 use crate::arch::{Arch, Syscall, ThreadRegisters};
 use crate::memory::{FileBytes, Memory};

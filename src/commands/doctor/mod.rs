@@ -85,7 +85,9 @@ pub fn run(args: &Doctor, common: &Common) -> anyhow::Result<u8> {
         _ => text(args.pid, &machine, &process, &modules),
     };
     match &common.output {
-        Some(path) => std::fs::write(path, text).with_context(|| format!("cannot write to {}", path.display()))?,
+        Some(path) => {
+            crate::commands::write_text(path, &text).with_context(|| format!("cannot write to {}", path.display()))?
+        }
         // a reader that has seen enough (`| head`) is no failure
         None => drop(std::io::stdout().lock().write_all(text.as_bytes())),
     }

@@ -122,7 +122,7 @@ fn report(
         say(&format!("hangscope: {left_out} more processes of the tree were not looked at\n"));
     }
     match &common.output {
-        Some(path) => match std::fs::write(path, &out) {
+        Some(path) => match super::write_text(path, &out) {
             Ok(()) if common.quiet => {}
             Ok(()) => say(&format!("hangscope: the report is in {}\n", path.display())),
             Err(e) => say(&format!("hangscope: cannot write the report to {}: {e}\n{out}", path.display())),

@@ -235,7 +235,15 @@ impl CoreFiles {
                 Ok(bytes) => bytes,
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                 Err(e) => {
-                    refusal.get_or_insert(format!("{}: {e}", candidate.display()));
+                    let why = match e.kind() {
+                        io::ErrorKind::PermissionDenied => "permission denied; run as its owner or root".to_owned(),
+                        _ => e.to_string(),
+                    };
+                    refusal.get_or_insert(if candidate == path {
+                        why
+                    } else {
+                        format!("{}: {why}", candidate.display())
+                    });
                     continue;
                 }
             };

@@ -90,15 +90,17 @@ impl CoreFile {
     pub fn parse(bytes: FileBytes, name: &str, options: &CoreOptions) -> Result<CoreFile, TargetError> {
         let mut warnings = Vec::new();
         let bytes = compressed::unpack(bytes, name, &mut warnings)?;
+        let cut = warnings.first().map(|w| format!("it is cut off before its notes, so not one thread is known: {w}"));
         let headers = segments::parse(bytes, name, &mut warnings)?;
         let notes = notes::parse(&headers, &mut warnings);
         let bad = |cause: &str| TargetError::BadCore { path: name.to_owned(), cause: cause.to_owned() };
         if notes.threads.is_empty() && !notes.own.has_threads() {
-            return Err(bad(match headers.truncated {
-                true => {
+            return Err(bad(match (headers.truncated, cut.as_deref()) {
+                (true, Some(why)) => why,
+                (true, None) => {
                     "it is cut off before its notes, so not one thread is known; the disk may have been full when it was written"
                 }
-                false => "it holds no thread (no NT_PRSTATUS note)",
+                (false, _) => "it holds no thread (no NT_PRSTATUS note)",
             }));
         }
         let truncated = headers.truncated;
