@@ -385,7 +385,8 @@ mod tests {
         to.finish().unwrap()
     }
 
-    const PACKERS: [fn(&[u8]) -> Vec<u8>; 4] = [gzip, zstd, lz4, xz];
+    type Packer = fn(&[u8]) -> Vec<u8>;
+    const PACKERS: [Packer; 4] = [gzip, zstd, lz4, xz];
 
     /// A core's headers, one segment of `size` bytes among them.
     fn head(size: u64) -> Vec<u8> {
