@@ -162,7 +162,7 @@ fn suspended(objects: &Objects<'_>, census: &Census, tasks: &[Task]) -> Vec<Susp
                     let manager = block.manager;
                     let mut w = Witnessed { thread: 0, lock, frame, line, manager, via, doubt, shared };
                     // given back by hand inside the block: it proves nothing, or not enough
-                    if inference.weigh(&mut w, &t.frames, false) && w.doubt.is_none() {
+                    if inference.weigh(&mut w, &t.frames, None) && w.doubt.is_none() {
                         out.push(Suspended { task, frame, line, held: Held::Thread(w.lock) });
                     }
                 }

@@ -6,8 +6,9 @@
 //! that releases the lock by name and takes it nowhere makes the lock a signal. One that releases locks it is handed makes it
 //! doubtful.
 
-use super::code::{Codes, is_installed};
-use super::inferred::{Call, Inference, Receiver};
+use super::code::{Code, Codes, is_installed};
+use super::conditions::{is_condition_type, lock_of_condition};
+use super::inferred::{Call, GIVING, Inference, Receiver, TAKING, gives_back};
 use super::objects::Objects;
 use super::place::Framed;
 use crate::memory::MemoryExt;
@@ -51,13 +52,15 @@ pub(super) struct Giver {
     pub named: bool,
     /// Whether there is code, too, that takes the lock by hand.
     pub taken_by_hand: bool,
+    /// Whether it is the handler of a signal, or waits for its time: no thread has to call it.
+    pub pending: bool,
 }
 
-/// The names a lock has.
+/// The names a lock has, and conditions of it, which have its methods.
 #[derive(Default)]
 struct Handles {
     /// By module's dict.
-    globals: BTreeMap<Addr, String>,
+    globals: BTreeSet<(Addr, String)>,
     attributes: BTreeSet<String>,
     /// The classes that have it as an attribute, and their bases.
     classes: BTreeSet<Addr>,
@@ -72,8 +75,10 @@ pub(super) struct Givers<'a> {
     candidates: Vec<Candidate>,
     /// Functions that call `acquire`.
     takers: Vec<Candidate>,
-    /// Bound `release` methods that are called some time: the locks themselves.
-    released: BTreeSet<Addr>,
+    /// Bound `release` methods that are called some time: the locks themselves, and whether a signal or a timer calls it.
+    released: BTreeMap<Addr, bool>,
+    /// A function that names such a method in a text, for `getattr` or for C code.
+    by_text: Option<Addr>,
     modules: Vec<Addr>,
     /// Whether some of it could not be read.
     pub incomplete: bool,
@@ -92,7 +97,8 @@ struct Search<'a, 'b> {
     seen: BTreeSet<Addr>,
     found: Vec<Candidate>,
     takers: Vec<Candidate>,
-    released: BTreeSet<Addr>,
+    released: BTreeMap<Addr, bool>,
+    by_text: Option<Addr>,
     incomplete: bool,
 }
 
@@ -138,12 +144,15 @@ impl Search<'_, '_> {
                     self.object(inner, at, depth + 1);
                 }
             }
-            "builtin_function_or_method" if at.pending || depth > 0 => {
+            // kept to be called some time, be it under a name of the module
+            "builtin_function_or_method" => {
                 let definition = o.addr(object, o.o.cfunction_ml).and_then(|d| o.addr(d, o.o.methoddef_name));
-                let is_release =
-                    definition.and_then(|n| o.memory.read_c_string(n, 16)).is_ok_and(|n| n.starts_with(b"release"));
+                let name = definition.and_then(|n| o.memory.read_c_string(n, 16));
+                let is_release = name.is_ok_and(|n| std::str::from_utf8(&n).is_ok_and(gives_back));
                 let lock = o.addr(object, o.o.cfunction_self).ok().filter(|l| is_release && o.lock(*l).is_some());
-                self.released.extend(lock);
+                if let Some(lock) = lock {
+                    *self.released.entry(lock).or_default() |= at.pending;
+                }
             }
             "type" | "ABCMeta" if at.class.is_none() => {
                 let dict = o.addr(object, o.o.type_dict).ok().filter(|d| !d.is_null());
@@ -164,13 +173,16 @@ impl Search<'_, '_> {
         }
         let names = o.addr(code, o.o.code_names).and_then(|names| o.word(names, o.o.ob_size));
         self.incomplete |= names.is_err();
-        for (name, list) in [("release", &mut self.found), ("acquire", &mut self.takers)] {
-            if self.inference.mentions(code, name) {
+        for (names, list) in [(&GIVING[..], &mut self.found), (&TAKING[..], &mut self.takers)] {
+            if self.inference.mentions_any(code, names) {
                 let outer = outer.clone();
                 list.push(Candidate { code, module: at.module, class: at.class, outer, pending: at.pending });
             }
         }
         let inside = o.addr(code, o.o.code_consts).ok().and_then(|c| o.tuple(c).ok()).unwrap_or_default();
+        if self.by_text.is_none() && inside.iter().any(|c| self.is_method_in_text(code, *c)) {
+            self.by_text = Some(code);
+        }
         outer.push(code);
         for constant in inside {
             if o.is(constant, "code") {
@@ -179,7 +191,28 @@ impl Search<'_, '_> {
         }
         outer.pop();
     }
+
+    /// Whether a constant of a function is the name of a method that gives a lock back: bytes, as C code is given them, or a
+    /// text in a function that looks attributes up by name.
+    fn is_method_in_text(&self, code: Addr, constant: Addr) -> bool {
+        let o = self.objects;
+        match o.type_of(constant).map(|t| t.name.clone()).as_deref() {
+            Some("bytes") => {
+                let short = o.bytes_extent(constant).is_ok_and(|(_, n)| n <= MAX_METHOD_NAME);
+                short && o.bytes(constant).is_ok_and(|b| std::str::from_utf8(&b).is_ok_and(gives_back))
+            }
+            Some("str") => {
+                GIVING.iter().any(|name| o.string_is(constant, name)) && self.inference.mentions_any(code, &BY_TEXT)
+            }
+            _ => false,
+        }
+    }
 }
+
+/// What looks a method up by a text (CPython `Python/bltinmodule.c`, `Modules/_operator.c`).
+const BY_TEXT: [&str; 4] = ["getattr", "methodcaller", "attrgetter", "__getattribute__"];
+/// Bytes of the longest such method's name.
+const MAX_METHOD_NAME: usize = 16;
 
 impl<'a> Givers<'a> {
     /// Looks for them. `handlers`: functions that signals run.
@@ -195,7 +228,8 @@ impl<'a> Givers<'a> {
             seen: BTreeSet::new(),
             found: Vec::new(),
             takers: Vec::new(),
-            released: BTreeSet::new(),
+            released: BTreeMap::new(),
+            by_text: None,
             incomplete: false,
         };
         let frames = || stacks.clone().flat_map(|s| s.iter().take(MAX_FRAMES));
@@ -226,9 +260,9 @@ impl<'a> Givers<'a> {
             }
         }
         let incomplete = search.incomplete;
-        let (candidates, takers, released) = (search.found, search.takers, search.released);
+        let (candidates, takers, released, by_text) = (search.found, search.takers, search.released, search.by_text);
         let classes = candidates.iter().filter_map(|c| c.class).collect();
-        Givers { objects, inference, candidates, takers, released, modules, incomplete, classes }
+        Givers { objects, inference, candidates, takers, released, by_text, modules, incomplete, classes }
     }
 
     /// A function that gives `lock` back and does not take it; one that names it before one that is handed it.
@@ -238,22 +272,27 @@ impl<'a> Givers<'a> {
         frames: impl Iterator<Item = &'f Framed>,
         codes: &mut Codes,
     ) -> Option<Giver> {
-        if self.released.contains(&lock) {
+        if let Some(pending) = self.released.get(&lock) {
             let place = "its bound method release, to be called later,".to_owned();
-            return Some(Giver { place, named: true, taken_by_hand: true });
+            return Some(Giver { place, named: true, taken_by_hand: true, pending: *pending });
+        }
+        if let Some(code) = self.by_text.and_then(|code| codes.load_one(self.objects, code)) {
+            let place = format!("{} names such a method in a text: it", placed(&code));
+            return Some(Giver { place, named: false, taken_by_hand: true, pending: false });
         }
         if self.candidates.is_empty() {
             return None;
         }
         let handles = self.handles(lock, frames);
-        let mut found: Option<(Addr, bool)> = None;
+        let mut found: Option<(&Candidate, bool)> = None;
         for candidate in &self.candidates {
             let Some(code) = codes.load_one(self.objects, candidate.code) else { continue };
             let calls = self.inference.calls_of(&code);
             let named: Vec<&Call> = calls.iter().filter(|c| self.names_it(candidate, c, &handles)).collect();
             if !named.is_empty() {
-                if named.iter().all(|c| !c.acquires) {
-                    found = Some((candidate.code, true));
+                // one that takes it again lends it meanwhile
+                if named.first().is_some_and(|c| !c.acquires) {
+                    found = Some((candidate, true));
                     break;
                 }
                 continue;
@@ -261,14 +300,23 @@ impl<'a> Givers<'a> {
             let any: Vec<&Call> = calls.iter().filter(|c| self.is_any(candidate, c)).collect();
             if found.is_none() && !any.is_empty() && any.iter().all(|c| !c.acquires) {
                 let handed = any.iter().any(|c| c.on == Receiver::Other);
-                found = Some((candidate.code, candidate.pending && handed));
+                found = Some((candidate, candidate.pending && handed));
             }
         }
-        let (code, named) = found?;
+        let (giver, named) = found?;
         let taken_by_hand = self.is_taken_by_hand(&handles, codes);
-        let code = codes.find(code)?;
-        let place = format!("{} ({}:{})", code.function, code.file_name(), code.first_line);
-        Some(Giver { place, named, taken_by_hand })
+        let code = codes.find(giver.code)?;
+        Some(Giver { place: placed(code), named, taken_by_hand, pending: giver.pending })
+    }
+
+    /// Whether code of the process that has returned may have taken `lock`.
+    pub(super) fn may_be_taken<'f>(
+        &self,
+        lock: Addr,
+        frames: impl Iterator<Item = &'f Framed>,
+        codes: &mut Codes,
+    ) -> bool {
+        self.incomplete || self.is_taken_by_hand(&self.handles(lock, frames), codes)
     }
 
     /// Whether code of the program takes a lock of these names, or any that it is handed, by calling `acquire`.
@@ -276,14 +324,15 @@ impl<'a> Givers<'a> {
         self.takers.iter().any(|taker| {
             let Some(code) = codes.load_one(self.objects, taker.code) else { return true };
             let calls = self.inference.calls_of(&code);
-            calls.iter().filter(|c| c.acquires).any(|c| self.names_it(taker, c, handles) || c.on == Receiver::Other)
+            let taking = |c: &Call| self.names_it(taker, c, handles) || (c.plain && c.on == Receiver::Other);
+            calls.iter().filter(|c| c.acquires).any(taking)
         })
     }
 
     /// Whether a call is one on a lock of these names.
     fn names_it(&self, candidate: &Candidate, call: &Call, handles: &Handles) -> bool {
         match &call.on {
-            Receiver::Global(name) => handles.globals.get(&candidate.module) == Some(name),
+            Receiver::Global(name) => handles.globals.iter().any(|(m, n)| *m == candidate.module && n == name),
             Receiver::Attribute(name) => {
                 let own = candidate.class.is_none_or(|c| handles.classes.contains(&c));
                 let attribute = own && handles.attributes.contains(name);
@@ -297,8 +346,8 @@ impl<'a> Givers<'a> {
                     (candidate.code == *code || candidate.outer.contains(code))
                         && self.objects.has_local(candidate.code, name)
                 };
-                let global = handles.globals.get(&candidate.module);
-                let renamed = || global.is_some_and(|n| self.inference.mentions(candidate.code, n));
+                let mut globals = handles.globals.iter().filter(|(m, _)| *m == candidate.module);
+                let mut renamed = || globals.any(|(_, n)| self.inference.mentions(candidate.code, n));
                 handles.locals.iter().any(inside) || renamed()
             }
         }
@@ -307,6 +356,7 @@ impl<'a> Givers<'a> {
     /// Whether a call may be one on any lock: one it is handed, or that of an object whose class only ever gives it back.
     fn is_any(&self, candidate: &Candidate, call: &Call) -> bool {
         match &call.on {
+            _ if !call.plain => false,
             Receiver::Other => true,
             Receiver::Attribute(name) => {
                 candidate.class.map_or(candidate.pending, |c| !self.takes(c, candidate.code, name))
@@ -343,21 +393,29 @@ impl<'a> Givers<'a> {
     fn handles<'f>(&self, lock: Addr, frames: impl Iterator<Item = &'f Framed>) -> Handles {
         let names = self.inference.names();
         let mut handles = Handles::default();
+        let o = self.objects;
         for module in &self.modules {
-            if let Some(name) = names.key_of(*module, lock) {
-                handles.globals.insert(*module, name);
-            }
+            handles.globals.extend(names.key_of(*module, lock).map(|name| (*module, name)));
+            let conditions = names.entries(*module);
+            let conditions = conditions.iter().take(MAX_ENTRIES).filter(|(_, v)| self.is_condition_of(*v, lock));
+            handles.globals.extend(conditions.filter_map(|(k, _)| Some((*module, o.string(*k).ok()?))));
         }
         let mut seen = BTreeSet::new();
         let mut know = |handles: &mut Handles, value: Addr| {
-            if seen.insert(value) {
-                let (attribute, classes) = names.attribute_and_classes(value, lock).unzip();
-                handles.attributes.extend(attribute);
-                handles.classes.extend(classes.into_iter().flatten());
+            if !seen.insert(value) {
+                return;
             }
+            let mut known = names.attribute_and_classes(value, lock);
+            if known.is_none() {
+                let conditions = names.conditions_of(value).into_iter();
+                let condition = conditions.take(MAX_NAMED).find(|c| self.is_condition_of(*c, lock));
+                known = condition.and_then(|c| names.attribute_and_classes(value, c));
+            }
+            let (attribute, classes) = known.unzip();
+            handles.attributes.extend(attribute);
+            handles.classes.extend(classes.into_iter().flatten());
         };
         // objects of the program's own classes that its modules name
-        let o = self.objects;
         for module in &self.modules {
             let own = |v: &Addr| o.type_of(*v).is_some_and(|t| self.classes.contains(&t.addr));
             let entries = names.entries(*module);
@@ -370,7 +428,7 @@ impl<'a> Givers<'a> {
             let global = names.globals_of(framed).and_then(|m| Some((m, names.key_of(m, lock)?)));
             handles.globals.extend(global);
             for (i, (name, value)) in self.objects.locals(&framed.frame, code).into_iter().enumerate() {
-                if value == lock {
+                if value == lock || self.is_condition_of(value, lock) {
                     handles.locals.insert((code.addr, name));
                 } else if i < MAX_LOCALS {
                     know(&mut handles, value);
@@ -379,6 +437,15 @@ impl<'a> Givers<'a> {
         }
         handles
     }
+
+    fn is_condition_of(&self, object: Addr, lock: Addr) -> bool {
+        is_condition_type(self.objects, object) && lock_of_condition(self.objects, object) == Some(lock)
+    }
+}
+
+/// `done (jobs.py:12)`.
+fn placed(code: &Code) -> String {
+    format!("{} ({}:{})", code.function, code.file_name(), code.first_line)
 }
 
 /// The modules whose code is looked at: those of the frames, and the program's own among those they import from.

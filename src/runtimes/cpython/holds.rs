@@ -1,6 +1,7 @@
 //! Who holds Python locks: by the `with` blocks their frames are inside of, and by the owners locks record.
 
 use super::code::Codes;
+use super::conditions::{entered_sem_lock, lock_of_entered_condition};
 use super::frames::read_frame;
 use super::locks::{Lock, LockKind};
 use super::objects::Objects;
@@ -134,13 +135,14 @@ impl<'a> Holds<'a> {
         if depth >= MAX_DEPTH {
             return;
         }
-        match kind.name.as_str() {
-            "Condition" => {
-                let lock = o.attribute(manager, "_lock").filter(|l| !is_lent(o, inner, *l));
-                if let Some(lock) = lock.and_then(|l| o.lock(l)).filter(|l| l.locked) {
-                    found(Held { lock, via: Some("a Condition".to_owned()), shared: None });
-                }
+        if let Some(lock) = lock_of_entered_condition(o, manager) {
+            let lock = Some(lock).filter(|l| !is_lent(o, inner, *l)).and_then(|l| o.lock(l));
+            if let Some(lock) = lock.filter(|l| l.locked) {
+                found(Held { lock, via: Some("a Condition".to_owned()), shared: None });
             }
+            return;
+        }
+        match kind.name.as_str() {
             "_GeneratorContextManager" | "_AsyncGeneratorContextManager" => {
                 let Some(generator) = o.attribute(manager, "gen") else { return };
                 let Some((framed, name)) = self.suspended(generator, codes) else { return };
@@ -169,7 +171,7 @@ impl<'a> Holds<'a> {
             }
             _ if is_lent(o, inner, manager) => {}
             _ => {
-                if let Some(lock) = o.attribute(manager, "_semlock").and_then(|l| o.lock(l)).filter(|l| l.locked) {
+                if let Some(lock) = entered_sem_lock(o, manager).and_then(|l| o.lock(l)).filter(|l| l.locked) {
                     found(Held { lock, via: None, shared: None });
                 }
             }

@@ -4,6 +4,7 @@
 //! more than `release`. One thread must qualify, and one only. Words: "inferred", never "holds" alone.
 
 use super::code::{Code, Codes};
+use super::conditions::lock_of_condition;
 use super::holds::Witnessed;
 use super::names::Names;
 use super::objects::Objects;
@@ -20,6 +21,8 @@ use std::rc::Rc;
 const MAX_UNITS: u64 = 65_536;
 /// Frames of one stack looked at, newest first.
 const MAX_FRAMES: usize = 256;
+/// Locals of one frame of which it is asked whether they are conditions.
+const MAX_LOCALS: usize = 24;
 
 /// Opcodes the look at the code needs.
 #[derive(Clone, Debug, Default)]
@@ -49,12 +52,25 @@ pub(super) struct Probable {
     pub generator: Option<String>,
 }
 
-/// One call of `acquire` or `release` in a function's code.
+/// Methods that take a lock, and that give it back. A `Condition` has those of its lock, and lends it to whoever waits by
+/// `_release_save` (CPython `Modules/_threadmodule.c`, `lock_methods`, `rlock_methods`; `Lib/threading.py`; 3.8 to 3.15).
+pub(super) const TAKING: [&str; 4] = ["acquire", "acquire_lock", "__enter__", "_acquire_restore"];
+pub(super) const GIVING: [&str; 5] = ["release", "release_lock", "__exit__", "_release_save", "_at_fork_reinit"];
+
+/// Whether a method of this name gives a lock back.
+pub(super) fn gives_back(method: &str) -> bool {
+    GIVING.contains(&method)
+}
+
+/// One call of a method that takes or gives back a lock in a function's code.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Call {
     unit: i64,
     pub acquires: bool,
     pub on: Receiver,
+    /// Whether it is `acquire` or `release`, which hardly anything but a lock has: the others say little where it is not known
+    /// what they are called on.
+    pub plain: bool,
 }
 
 impl Call {
@@ -88,6 +104,15 @@ pub(super) enum Receiver {
     Other,
 }
 
+impl Receiver {
+    fn name(&self) -> &str {
+        match self {
+            Receiver::Global(n) | Receiver::Attribute(n) => n,
+            Receiver::Other => "a local variable",
+        }
+    }
+}
+
 /// Looks for probable holders; each function's code is looked at once.
 pub(super) struct Inference<'a> {
     objects: &'a Objects<'a>,
@@ -100,17 +125,17 @@ impl<'a> Inference<'a> {
         Inference { objects, names: Names::new(objects), calls: RefCell::default() }
     }
 
-    /// The one thread that probably holds `lock`. `waits` says which thread's newest frame is inside `acquire` of it now.
+    /// The one thread that probably holds `lock`. `waits` gives, of a thread that waits for it now, the frame that does.
     pub(super) fn holder(
         &self,
         lock: Addr,
         stacks: &BTreeMap<usize, PyStack<'_>>,
-        waits: &dyn Fn(usize) -> bool,
+        waits: &dyn Fn(usize) -> Option<usize>,
     ) -> Option<Probable> {
         let mut found: Vec<Probable> = Vec::new();
         for (thread, stack) in stacks {
             for (i, framed) in stack.frames.iter().take(MAX_FRAMES).enumerate() {
-                let waiting_here = i == 0 && waits(*thread);
+                let waiting_here = waits(*thread).is_some_and(|frame| i <= frame);
                 if let Some(mut p) = self.in_frame(lock, framed, waiting_here) {
                     (p.thread, p.frame) = (*thread, i);
                     found.push(p);
@@ -131,9 +156,9 @@ impl<'a> Inference<'a> {
         lock: Addr,
         holder: usize,
         stacks: &BTreeMap<usize, PyStack<'_>>,
-        waits: &dyn Fn(usize) -> bool,
+        waits: &dyn Fn(usize) -> Option<usize>,
     ) -> Option<usize> {
-        let others = stacks.iter().filter(|(thread, _)| **thread != holder && !waits(**thread));
+        let others = stacks.iter().filter(|(thread, _)| **thread != holder && waits(**thread).is_none());
         others
             .filter(|(_, stack)| stack.frames.iter().take(MAX_FRAMES).any(|framed| self.gives(lock, framed)))
             .map(|(thread, _)| *thread)
@@ -150,23 +175,48 @@ impl<'a> Inference<'a> {
             Some(reference) => {
                 // `for lock in (a, b): lock.release()`: code that mentions the lock may call it by another name
                 let renamed = self.mentions(code.addr, reference.name());
-                calls.iter().filter(|c| c.is_on(&reference) || (renamed && c.on == Receiver::Other)).collect()
+                let is_it = |c: &&Call| c.is_on(&reference) || (renamed && c.on == Receiver::Other);
+                calls.iter().filter(|c| is_it(c) || self.is_on_condition(framed, lock, c)).collect()
             }
-            None => Vec::new(),
+            None => calls.iter().filter(|c| self.is_on_condition(framed, lock, c)).collect(),
         };
         if !on_it.is_empty() {
             return on_it.iter().all(|c| !c.acquires);
         }
         // it gives back what it is handed, and may be handed this one next
-        let mut handed = calls.iter().filter(|c| c.on == Receiver::Other).peekable();
+        let mut handed = calls.iter().filter(|c| c.plain && c.on == Receiver::Other).peekable();
         !code.is_standard && handed.peek().is_some() && handed.all(|c| !c.acquires)
     }
 
     /// Whether a function's code uses a global or an attribute of this name.
     pub(super) fn mentions(&self, code: Addr, name: &str) -> bool {
+        self.mentions_any(code, &[name])
+    }
+
+    /// Whether it uses one of these.
+    pub(super) fn mentions_any(&self, code: Addr, names: &[&str]) -> bool {
         let o = self.objects;
-        let names = o.addr(code, o.o.code_names).ok().and_then(|names| o.tuple(names).ok());
-        names.unwrap_or_default().into_iter().any(|n| o.string_is(n, name))
+        let used = o.addr(code, o.o.code_names).ok().and_then(|names| o.tuple(names).ok());
+        used.unwrap_or_default().into_iter().any(|n| names.iter().any(|name| o.string_is(n, name)))
+    }
+
+    /// Whether a call in a frame of the program is one on a condition of `lock`: that has the lock's methods.
+    fn is_on_condition(&self, framed: &Framed, lock: Addr, call: &Call) -> bool {
+        let o = self.objects;
+        let Some(code) = framed.code.as_ref().filter(|c| !c.is_standard) else { return false };
+        let is_it = |object: Addr| lock_of_condition(o, object) == Some(lock);
+        match &call.on {
+            Receiver::Global(name) => {
+                let entries = self.names.globals_of(framed).map(|g| self.names.entries(g)).unwrap_or_default();
+                entries.iter().find(|(k, _)| o.string_is(*k, name)).is_some_and(|(_, v)| is_it(*v))
+            }
+            Receiver::Attribute(name) => {
+                framed.first_argument(o).and_then(|this| o.attribute(this, name)).is_some_and(is_it)
+            }
+            Receiver::Other => {
+                o.locals(&framed.frame, code).into_iter().take(MAX_LOCALS).any(|(_, value)| is_it(value))
+            }
+        }
     }
 
     /// Where names are looked for.
@@ -176,6 +226,13 @@ impl<'a> Inference<'a> {
 
     /// How the thread with these frames takes the lock that it waits for.
     pub(super) fn taking(&self, lock: Addr, frames: &[Framed]) -> Taking {
+        let by_method = |f: &Framed| f.is("threading.py", "_acquire_restore") || f.is("threading.py", "__enter__");
+        let waits = |f: &Framed| f.is("threading.py", "wait");
+        // what a condition's methods do for the one who calls them
+        let frames = match frames {
+            [first, rest @ ..] if by_method(first) && !rest.first().is_some_and(waits) => rest,
+            all => all,
+        };
         let Some((framed, code)) = frames.first().and_then(|f| Some((f, f.code.as_ref()?))) else {
             return Taking::ByHand;
         };
@@ -186,19 +243,22 @@ impl<'a> Inference<'a> {
         let calls = self.calls_of(code);
         let Some(unit) = code.unit_of(self.objects, &framed.frame) else { return Taking::ByHand };
         let reference = self.names.reference(framed, lock);
-        let is_it = |c: &&Call| reference.as_ref().map_or(c.on == Receiver::Other, |r| c.is_on(r));
+        let is_it = |c: &&Call| {
+            reference.as_ref().map_or(c.on == Receiver::Other, |r| c.is_on(r)) || self.is_on_condition(framed, lock, c)
+        };
         let gives = calls.iter().filter(|c| c.unit > unit).any(|c| !c.acquires && is_it(&c));
         if gives { Taking::AndGiving } else { Taking::ByHand }
     }
 
-    /// Takes back what the frames inside a `with` block have undone by hand: a block whose lock was given back since proves
+    /// Takes back what the frames inside a `with` block have undone by hand, `waits` being the one that waits for the lock: a block whose lock was given back since proves
     /// nothing, one whose lock was taken again by hand is doubted. What a function that has returned did is not seen.
-    pub(super) fn weigh(&self, witnessed: &mut Witnessed, frames: &[Framed], waits: bool) -> bool {
+    pub(super) fn weigh(&self, witnessed: &mut Witnessed, frames: &[Framed], waits: Option<usize>) -> bool {
         let mut stands = true;
         let inside = frames.iter().enumerate().take(witnessed.frame.saturating_add(1));
         for (i, framed) in inside.rev() {
             let own = (i == witnessed.frame).then_some(witnessed.line);
-            for acquires in self.since(witnessed.lock.addr, framed, own, i == 0 && waits) {
+            let waiting_here = waits.is_some_and(|frame| i <= frame);
+            for acquires in self.since(witnessed.lock.addr, framed, own, waiting_here) {
                 stands = acquires;
                 witnessed.is_shared("inside the block it was given back and taken again by hand");
             }
@@ -247,10 +307,11 @@ impl<'a> Inference<'a> {
                 return None;
             }
             let reference = self.names.reference(framed, lock);
-            if reference.is_none() && own.is_none() {
-                return None;
-            }
-            let is_it = |c: &Call| reference.as_ref().map_or(c.on == Receiver::Other, |r| c.is_on(r));
+            let is_named = |c: &Call| match &reference {
+                Some(reference) => c.is_on(reference),
+                None => own.is_some() && c.on == Receiver::Other,
+            };
+            let is_it = |c: &Call| is_named(c) || self.is_on_condition(framed, lock, c);
             let unit = code.unit_of(self.objects, &framed.frame)?;
             let is_later = |c: &&Call| match (own.flatten(), code.line_at(self.objects, c.unit)) {
                 (Some(from), Some(line)) => line >= from,
@@ -259,6 +320,7 @@ impl<'a> Inference<'a> {
             let before = calls.iter().filter(|c| c.unit < unit && is_it(c)).filter(is_later);
             let mut done: Vec<&Call> = before.collect();
             // the acquire a thread waits in has not succeeded
+            let waiting_here = waiting_here && !is_entering(self.objects, &framed.frame, code);
             if done.last().is_some_and(|c| c.acquires && (waiting_here || self.may_be_amidst(code, c, unit))) {
                 done.pop();
             }
@@ -273,9 +335,11 @@ impl<'a> Inference<'a> {
         if !calls.iter().any(|c| c.acquires) {
             return None;
         }
-        let reference = self.names.reference(framed, lock)?;
+        let reference = self.names.reference(framed, lock);
         let unit = code.unit_of(self.objects, &framed.frame)?;
-        let before: Vec<&Call> = calls.iter().filter(|c| c.unit < unit && c.is_on(&reference)).collect();
+        let is_it = |c: &Call| reference.as_ref().is_some_and(|r| c.is_on(r)) || self.is_on_condition(framed, lock, c);
+        let before: Vec<&Call> = calls.iter().filter(|c| c.unit < unit && is_it(c)).collect();
+        let waiting_here = waiting_here && !is_entering(self.objects, &framed.frame, code);
         // the acquire a thread waits in has not succeeded
         let mut done = match (waiting_here, before.as_slice()) {
             (true, [earlier @ .., last]) if last.acquires => earlier,
@@ -294,7 +358,7 @@ impl<'a> Inference<'a> {
             thread: 0,
             frame: 0,
             line: code.line_at(self.objects, last.unit),
-            name: reference.name().to_owned(),
+            name: reference.as_ref().map_or(last.on.name(), |r| r.name()).to_owned(),
             generator: None,
         })
     }
@@ -315,14 +379,20 @@ impl<'a> Inference<'a> {
     }
 }
 
-/// The calls of `acquire` and `release` in a function's code, in its order.
+/// The calls of methods that take and give back locks in a function's code, in its order.
 fn find_calls(objects: &Objects<'_>, code: &Code) -> Option<Vec<Call>> {
     let o = objects.o;
     let names = objects.tuple(objects.addr(code.addr, o.code_names).ok()?).ok()?;
     let index_of =
         |text: &str| names.iter().position(|n| objects.string_is(*n, text)).and_then(|i| u32::try_from(i).ok());
-    let (acquire, release) = (index_of("acquire"), index_of("release"));
-    if acquire.is_none() && release.is_none() {
+    // the number of each such name among the function's, whether it takes, and whether it is one of the two plain ones
+    let methods: Vec<(u32, bool, bool)> = TAKING
+        .iter()
+        .map(|name| (name, true))
+        .chain(GIVING.iter().map(|name| (name, false)))
+        .filter_map(|(name, acquires)| Some((index_of(name)?, acquires, matches!(*name, "acquire" | "release"))))
+        .collect();
+    if methods.is_empty() {
         return None;
     }
     let units = usize::try_from(code.units.min(MAX_UNITS)).ok()?;
@@ -337,8 +407,8 @@ fn find_calls(objects: &Objects<'_>, code: &Code) -> Option<Vec<Call>> {
         let c = &o.calls;
         if c.attribute_loads.contains(&op) {
             let index = argument >> c.attribute_shift;
-            if Some(index) == acquire || Some(index) == release {
-                calls.push(Call { unit, acquires: Some(index) == acquire, on: receiver.clone() });
+            if let Some((_, acquires, plain)) = methods.iter().find(|(i, _, _)| *i == index) {
+                calls.push(Call { unit, acquires: *acquires, on: receiver.clone(), plain: *plain });
             }
             receiver = name(index).map_or(Receiver::Other, Receiver::Attribute);
         } else if c.global_loads.contains(&op) {

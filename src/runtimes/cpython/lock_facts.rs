@@ -28,6 +28,9 @@ impl Telling<'_> {
             if roles.get(index) == Some(&GilRole::Waits) || self.scene.attachments.parked.contains_key(index) {
                 continue;
             }
+            if wait.over {
+                facts.woken.insert(self.thread(*index));
+            }
             if let Some(pooled) = self.tell_future(*index, wait, &mut told, facts) {
                 facts.waits.push(pooled);
                 continue;
@@ -58,8 +61,15 @@ impl Telling<'_> {
             timeout: if wait.timeout { Timeout::Some } else { Timeout::None },
             frame,
             managed_frame: u32::try_from(wait.frame).ok(),
-            evidence: wait.evidence.iter().map(|e| Evidence::new(e.as_str())).collect(),
+            evidence: wait.evidence.iter().map(|e| Evidence::new(e.as_str())).chain(self.will_be_given(wait)).collect(),
         }
+    }
+
+    /// What gives back a lock that stands for a signal's coming.
+    fn will_be_given(&self, wait: &PyWait) -> Option<Evidence> {
+        let Wanted::Lock(lock) = &wait.wanted else { return None };
+        let place = self.scene.awaited.get(&lock.addr)?;
+        Some(Evidence::new(format!("{place} gives the lock back when its signal or its time comes")))
     }
 
     /// The resource of a wait; tells of those that are no lock objects.
@@ -218,6 +228,7 @@ impl Telling<'_> {
             (Some(name), _) => name.clone(),
             (None, _) => lock.type_name.to_owned(),
         };
+        let awaited = self.scene.awaited.contains_key(&lock.addr);
         facts.resources.push(Resource {
             id,
             kind: match lock.kind {
@@ -240,9 +251,12 @@ impl Telling<'_> {
             wakers: match lock.kind {
                 LockKind::SimpleQueue => Wakers::AnyThread,
                 LockKind::Semaphore => Wakers::Outside,
+                _ if awaited => Wakers::Outside,
                 _ => Wakers::Holders,
             },
-            idle: matches!(lock.kind, LockKind::SimpleQueue | LockKind::Semaphore) || self.is_readers_turn(lock),
+            idle: matches!(lock.kind, LockKind::SimpleQueue | LockKind::Semaphore)
+                || awaited
+                || self.is_readers_turn(lock),
         });
         facts.returnable.extend(self.scene.returnable.get(&lock.addr).map(|how| (id, how.clone())));
         let blocks: Vec<&Witnessed> = self.scene.witnessed.iter().filter(|w| w.lock.addr == lock.addr).collect();
@@ -277,7 +291,9 @@ impl Telling<'_> {
             Err(gone) => return Some(self.left_behind(lock, id, ident, gone)),
         };
         let block = blocks.iter().find(|w| w.thread == index);
-        if lock.lendable && (self.is_copied() || (block.is_none() && self.scene.lent.contains(&lock.addr))) {
+        // what the parent had taken at the fork is counted in the copy, too, and its frames are there
+        let copied = lock.kind == LockKind::SemLock && self.is_copied();
+        if copied || (lock.lendable && block.is_none() && self.scene.lent.contains(&lock.addr)) {
             return None;
         }
         let mut evidence = vec![Evidence::new(format!(
@@ -330,13 +346,21 @@ impl Telling<'_> {
         }
     }
 
-    /// Who held an owner-less lock that the only thread of a forked process waits for: a thread of the parent, since nobody
-    /// here is left to have taken it or to let go.
+    /// Who held an owner-less lock that the only thread of a forked process waits for: a thread of the parent, where nobody
+    /// here can have taken it or could give it back. One of `multiprocessing` is every process's, and no orphan by the fork.
     fn inherited(&self, lock: &Lock, id: ResourceId) -> Option<Hold> {
         let snapshot = self.view.snapshot;
-        if snapshot.process.forked != Some(true) || snapshot.threads.len() != 1 {
+        let alone = snapshot.process.forked == Some(true) && snapshot.threads.len() == 1;
+        if lock.kind != LockKind::Lock || !alone {
             return None;
         }
+        // what else could happen to it: a signal, whose handler gives it back
+        let unhandled = self.census.handlers.as_ref().is_some_and(Vec::is_empty);
+        let why = match (unhandled, self.scene.own.contains(&lock.addr)) {
+            (true, _) => "no signal has a handler in Python",
+            (false, false) => "no code of the program takes it but by `with`, or gives it back",
+            (false, true) => return None,
+        };
         Some(Hold {
             holder: Holder::Gone(self.view.process, Tid(0)),
             of: id,
@@ -346,7 +370,7 @@ impl Telling<'_> {
             taken_at_managed: None,
             evidence: vec![Evidence::new(format!(
                 "the {} at {} is taken; this process was forked without an exec, has this one thread, and no frame \
-                 of it has taken the lock",
+                 of it has taken the lock; {why}",
                 lock.type_name, lock.addr
             ))],
         })

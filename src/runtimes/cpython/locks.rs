@@ -40,7 +40,7 @@ pub(super) struct Lock {
     pub kind: LockKind,
     /// Where its waiters sleep.
     pub sleep: Option<Sleep>,
-    /// Whether it is taken.
+    /// Whether it is taken; of one that counts, whether nothing of it is left.
     pub locked: bool,
     /// The owner's `threading.get_ident()`, where the lock records one and is taken.
     pub owner: Option<u64>,
@@ -218,11 +218,13 @@ impl Objects<'_> {
                 let sem = self.addr(at, handle).ok().filter(|s| !s.is_null())?;
                 if self.int32(at, most).ok()? != 1 {
                     let sleep = Some(Sleep::Semaphore(sem));
-                    return lock(LockKind::Semaphore, sleep, false, None, "multiprocessing semaphore");
+                    let none_left = is_semaphore_taken(self, sem).unwrap_or(true);
+                    return lock(LockKind::Semaphore, sleep, none_left, None, "multiprocessing semaphore");
                 }
-                // only this process's taking is counted; another's shows in the semaphore's value alone
+                // only this process's taking is counted; another's shows in the semaphore's value alone, and so does that
+                // another process has given it back
                 let own = self.int32(at, count).ok()? > 0;
-                let taken = own || is_semaphore_taken(self, sem).unwrap_or(false);
+                let taken = is_semaphore_taken(self, sem).unwrap_or(own);
                 let owner = own.then(|| self.word(at, last).ok()).flatten();
                 // `kind` follows `maxvalue`: RECURSIVE_MUTEX 0, SEMAPHORE 1
                 let lendable = self.int32(at, most.checked_add(4)?).ok()? != 0;

@@ -8,6 +8,7 @@ mod attached_facts;
 mod calls;
 mod census;
 mod code;
+mod conditions;
 mod containers;
 mod entered;
 mod event_loop_facts;

@@ -2,6 +2,7 @@
 //!
 //! Looked for in the frames of those who hold it and wait for it; never makes or breaks a fact.
 
+use super::conditions::is_condition_type;
 use super::objects::{Objects, words_of};
 use super::offsets::FrameLayout;
 use super::place::Framed;
@@ -219,6 +220,16 @@ impl<'a> Names<'a> {
         // the first argument of a class method
         let line = (kind.name == "type").then(|| self.line_of(object))?;
         line.iter().find_map(of_class).map(|attribute| (attribute, line))
+    }
+
+    /// The attributes of an object that may be conditions.
+    pub(super) fn conditions_of(&self, object: Addr) -> Vec<Addr> {
+        let o = self.objects;
+        if o.type_of(object).is_none_or(|t| t.basicsize == 0 || PLAIN.contains(&t.name.as_str())) {
+            return Vec::new();
+        }
+        let values = o.attributes(object).unwrap_or_default().into_iter().map(|(_, v)| v);
+        values.filter(|v| is_condition_type(o, *v)).collect()
     }
 
     /// The attribute of one instance that is `target`: in its dict, its inline values, or a slot.

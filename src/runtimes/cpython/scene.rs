@@ -36,6 +36,11 @@ pub(super) struct Scene<'a> {
     pub released: BTreeSet<Addr>,
     /// Locks between processes that code of somebody else gives back, or may be handed.
     pub lent: BTreeSet<Addr>,
+    /// Taken locks without a holder that shows, which code of this process may have taken or may give back.
+    pub own: BTreeSet<Addr>,
+    /// Such locks that the handler of a signal, or a timer, gives back: they stand for what these tell of. Which function, in
+    /// words.
+    pub awaited: BTreeMap<Addr, String>,
     pub pools: Vec<Pool>,
     /// Names of the objects held and waited for.
     pub names: HashMap<Addr, String>,
@@ -86,7 +91,7 @@ impl<'a> Scene<'a> {
             stacks.iter().filter_map(|(i, stack)| Some((*i, wait_of(objects, threads.get(*i)?, stack)?))).collect();
         let (inference, holds) = (Inference::new(objects), Holds::new(objects));
         witnessed.retain_mut(|w| {
-            let waits = wanted_by(&waits, w.thread).is_some_and(|l| l.addr == w.lock.addr);
+            let waits = waits_for(&waits, w.lock.addr, w.thread);
             let frames = stacks.get(&w.thread).map_or(&[][..], |s| s.frames.as_slice());
             if w.lock.kind != LockKind::Lock {
                 return true;
@@ -98,8 +103,8 @@ impl<'a> Scene<'a> {
         doubt_contested(&mut witnessed, &waits);
         let mut given: BTreeMap<Addr, Given> = BTreeMap::new();
         for w in witnessed.iter_mut().filter(|w| w.lock.kind == LockKind::Lock) {
-            let waits_for_it = |thread: usize| wanted_by(&waits, thread).is_some_and(|l| l.addr == w.lock.addr);
-            if !waits.keys().any(|t| waits_for_it(*t)) {
+            let waits_for_it = |thread: usize| waits_for(&waits, w.lock.addr, thread);
+            if !waits.keys().any(|t| waits_for_it(*t).is_some()) {
                 continue;
             }
             if let Some(giver) = inference.giver(w.lock.addr, w.thread, &stacks, &waits_for_it) {
@@ -122,12 +127,17 @@ impl<'a> Scene<'a> {
             released: BTreeSet::new(),
             lent: BTreeSet::new(),
             given,
+            unclaimed: BTreeMap::new(),
+            own: BTreeSet::new(),
+            awaited: BTreeMap::new(),
         };
+        claims.find_unclaimed(&waits);
         // the code of whole modules: read by the rehearsal, thought about after the release
         if beat == Beat::Thought {
             claims.doubt_given(objects, &inference, census, &stacks, handlers, &waits);
         }
         let (released, lent, given) = (claims.released, claims.lent, claims.given);
+        let (own, awaited) = (claims.own, claims.awaited);
         prefer_takers(&inference, &stacks, &mut witnessed, &mut probable, &waits);
         let returnable = find_returnable(&inference, &stacks, &witnessed, &probable, &waits, &given);
         let pools = find_pools(objects, &stacks);
@@ -147,6 +157,8 @@ impl<'a> Scene<'a> {
             permits,
             released,
             lent,
+            own,
+            awaited,
             pools,
             names,
             entered,
@@ -162,6 +174,11 @@ fn wanted_by(waits: &BTreeMap<usize, PyWait>, thread: usize) -> Option<&Lock> {
         Some(Wanted::Lock(lock)) => Some(lock),
         _ => None,
     }
+}
+
+/// Of a thread that waits for `lock`, the frame that does.
+fn waits_for(waits: &BTreeMap<usize, PyWait>, lock: Addr, thread: usize) -> Option<usize> {
+    wanted_by(waits, thread).filter(|l| l.addr == lock).and_then(|_| waits.get(&thread)).map(|w| w.frame)
 }
 
 /// Two threads inside the blocks of one lock: one of them has given it back in a way that does not show. Who waits for the
@@ -195,8 +212,8 @@ fn prefer_takers(
 ) {
     let doubted = |w: &Witnessed| w.doubt.is_some() && w.lock.kind == LockKind::Lock;
     witnessed.retain(|w| {
-        let wants = |thread: usize| wanted_by(waits, thread).is_some_and(|l| l.addr == w.lock.addr);
-        if !doubted(w) || !waits.keys().any(|t| wants(*t)) {
+        let wants = |thread: usize| waits_for(waits, w.lock.addr, thread);
+        if !doubted(w) || !waits.keys().any(|t| wants(*t).is_some()) {
             return true;
         }
         match inference.holder(w.lock.addr, stacks, &wants).filter(|p| p.thread != w.thread) {
@@ -247,6 +264,12 @@ struct Claims<'c> {
     lent: BTreeSet<Addr>,
     /// Locks that somebody's code gives back without taking them.
     given: BTreeMap<Addr, Given>,
+    /// Taken locks that nothing shows the holder of, each with one who waits.
+    unclaimed: BTreeMap<Addr, usize>,
+    /// Those of them that the process may have taken, or may give back, itself.
+    own: BTreeSet<Addr>,
+    /// Those that the handler of a signal, or a timer, gives back: which function, in words.
+    awaited: BTreeMap<Addr, String>,
 }
 
 /// Code that gives a lock back without taking it.
@@ -260,6 +283,17 @@ struct Given {
 }
 
 impl Claims<'_> {
+    /// Finds the locks that nothing shows the holder of.
+    fn find_unclaimed(&mut self, waits: &BTreeMap<usize, PyWait>) {
+        for (thread, lock) in waits.keys().filter_map(|t| Some((*t, wanted_by(waits, *t)?))) {
+            let claimed =
+                self.witnessed.iter().any(|w| w.lock.addr == lock.addr) || self.probable.contains_key(&lock.addr);
+            if lock.kind == LockKind::Lock && lock.locked && !claimed {
+                self.unclaimed.insert(lock.addr, thread);
+            }
+        }
+    }
+
     /// Doubts the holds of locks that code of somebody else gives back, or may be handed.
     fn doubt_given(
         &mut self,
@@ -279,12 +313,22 @@ impl Claims<'_> {
             .chain(self.permits.iter().map(|p| (p.semaphore, p.thread)))
             .chain(self.lendable.iter().map(|(lock, t)| (*lock, *t)))
             .collect();
-        if held.is_empty() {
+        if held.is_empty() && self.unclaimed.is_empty() {
             return;
         }
         let handlers: Vec<Addr> = handlers.iter().map(|(_, f)| *f).collect();
         let givers = Givers::look(objects, inference, stacks.values().map(|s| s.frames.as_slice()), &handlers);
         let mut codes = census.codes.borrow_mut();
+        for (lock, waiter) in &self.unclaimed {
+            let frames = stacks.get(waiter).into_iter().flat_map(|s| s.frames.iter().take(MAX_HANDLE_FRAMES));
+            let giver = givers.of(*lock, frames.clone(), &mut codes);
+            if let Some(giver) = giver.as_ref().filter(|g| g.named && g.pending) {
+                self.awaited.insert(*lock, giver.place.clone());
+            }
+            if giver.is_some() || givers.may_be_taken(*lock, frames, &mut codes) {
+                self.own.insert(*lock);
+            }
+        }
         for (lock, holder) in held {
             let wants = |t: usize| wanted_by(waits, t).is_some_and(|l| l.addr == lock);
             let users = stacks.iter().filter(|(t, _)| **t == holder || wants(**t));
@@ -386,7 +430,7 @@ fn infer(
     unproven
         .into_iter()
         .filter_map(|lock| {
-            let waits = |thread: usize| wanted_by(waits, thread).is_some_and(|l| l.addr == lock);
+            let waits = |thread: usize| waits_for(waits, lock, thread);
             let by_hand = inference.holder(lock, stacks, &waits);
             let holder = by_hand.or_else(|| in_generator(holds, lock, stacks, census))?;
             inference.giver(lock, holder.thread, stacks, &waits).is_none().then_some((lock, holder))

@@ -1,5 +1,7 @@
 //! What each Python thread waits for: first the lock its futex tells, then what the frames around make of it.
 
+use super::code::is_installed;
+use super::conditions::is_condition;
 use super::gil::{futex_wait, has_timeout};
 use super::locks::{Lock, LockKind, Sleep};
 use super::objects::Objects;
@@ -40,15 +42,22 @@ pub(super) struct Signal {
 pub(super) struct PyWait {
     pub wanted: Wanted,
     pub timeout: bool,
+    /// Whether what it waits for has happened: it has only not run since.
+    pub over: bool,
     /// Index of the innermost frame that is not part of the waiting itself: where the program waits.
     pub frame: usize,
     pub evidence: Vec<String>,
 }
 
 impl PyWait {
-    fn is_about_to_end(&mut self) {
-        self.timeout = true;
-        self.evidence.push("it has been woken already, and has only to run".to_owned());
+    fn new(wanted: Wanted, frame: usize, evidence: Vec<String>) -> PyWait {
+        PyWait { wanted, timeout: false, over: false, frame, evidence }
+    }
+
+    /// Says that the wait is over. It then ends by itself, like one with a time-out.
+    fn ends(&mut self, why: &str) {
+        (self.timeout, self.over) = (true, true);
+        self.evidence.push(format!("{why}: the thread has only to run"));
     }
 }
 
@@ -58,70 +67,123 @@ const MAX_PARK: u64 = 64 * 1024;
 /// What a futex tells.
 enum Asleep {
     On(Lock),
-    /// On the exit event of the thread with this ident (`Thread.join` since 3.13).
-    Exit(u64),
+    /// On the exit event of the thread with this ident (`Thread.join` since 3.13), which this byte is.
+    Exit {
+        ident: u64,
+        byte: Addr,
+    },
+}
+
+/// How a thread was found asleep.
+struct Sleeper {
+    asleep: Asleep,
+    how: String,
+    /// Whether the parking lot has taken it off its list already.
+    unparked: bool,
 }
 
 /// What the thread with this Python stack waits for, if it waits for something of Python's.
 pub(super) fn wait_of(objects: &Objects<'_>, state: &ThreadState, stack: &PyStack<'_>) -> Option<PyWait> {
     let syscall = state.syscall.as_ref()?;
     let futex = futex_wait(syscall)?;
-    let (asleep, how) = asleep_on(objects, state, futex, stack)?;
-    let timeout = has_timeout(syscall);
-    let frames = &stack.frames;
-    if let Some(mut wait) = by_frames(objects, frames, &asleep) {
-        wait.timeout = timeout;
-        wait.evidence.insert(0, how);
-        // the lock of its own that it sleeps on is free: it has been woken, and has only to run
-        if matches!(&asleep, Asleep::On(lock) if lock.kind == LockKind::Lock && !lock.locked) {
-            wait.is_about_to_end();
-        }
-        return Some(wait);
+    let sleeper = asleep_on(objects, state, futex, stack)?;
+    let mut wait = by_frames(objects, &stack.frames, &sleeper.asleep).unwrap_or_else(|| by_object(&sleeper.asleep));
+    wait.timeout = has_timeout(syscall);
+    wait.evidence.insert(0, sleeper.how.clone());
+    if let Some(why) = ended(objects, &sleeper, &wait) {
+        wait.ends(why);
     }
-    match asleep {
+    Some(wait)
+}
+
+/// The wait for the very object a thread sleeps on.
+fn by_object(asleep: &Asleep) -> PyWait {
+    let wanted = match asleep {
+        Asleep::On(lock) if lock.kind == LockKind::SimpleQueue => Wanted::Signal(Signal {
+            kind: ResourceKind::PythonQueue,
+            object: lock.addr,
+            type_name: "queue.SimpleQueue".to_owned(),
+            part: None,
+            idle: true,
+        }),
+        Asleep::On(lock) => Wanted::Lock(lock.clone()),
+        Asleep::Exit { ident, .. } => Wanted::ThreadEnd { ident: *ident },
+    };
+    PyWait::new(wanted, 0, Vec::new())
+}
+
+/// Why a wait is over though its thread still sleeps, if it is: threads are stopped one after the other, and one that has been
+/// woken may not have run before it was stopped itself.
+fn ended(objects: &Objects<'_>, sleeper: &Sleeper, wait: &PyWait) -> Option<&'static str> {
+    if sleeper.unparked {
+        return Some("the parking lot has woken it");
+    }
+    match &sleeper.asleep {
         Asleep::On(lock) if lock.kind == LockKind::SimpleQueue => {
-            let wanted = Wanted::Signal(Signal {
-                kind: ResourceKind::PythonQueue,
-                object: lock.addr,
-                type_name: "queue.SimpleQueue".to_owned(),
-                part: None,
-                idle: true,
-            });
-            let mut wait = PyWait { wanted, timeout, frame: 0, evidence: vec![how] };
-            if objects.simple_queue(lock.addr).is_ok_and(|items| !items.is_empty()) {
-                wait.is_about_to_end();
-            }
-            Some(wait)
+            let filled = objects.simple_queue(lock.addr).is_ok_and(|items| !items.is_empty());
+            return filled.then_some("there is something in the queue");
         }
-        Asleep::On(lock) => Some(PyWait { wanted: Wanted::Lock(lock), timeout, frame: 0, evidence: vec![how] }),
-        Asleep::Exit(ident) => {
-            Some(PyWait { wanted: Wanted::ThreadEnd { ident }, timeout, frame: 0, evidence: vec![how] })
+        // nobody sleeps on a free lock unless it was let go of meanwhile
+        Asleep::On(lock) if !lock.locked => return Some("the lock it sleeps on is free"),
+        Asleep::Exit { byte, .. } if objects.memory.read_u8(*byte).is_ok_and(|b| b & EVENT_SET != 0) => {
+            return Some("the thread it joins has ended");
         }
+        Asleep::On(_) | Asleep::Exit { .. } => {}
+    }
+    match &wait.wanted {
+        Wanted::Signal(signal) => signalled(objects, signal),
+        Wanted::Import { owner: None, .. } => Some("nobody owns the module's lock"),
+        _ => None,
+    }
+}
+
+/// `_Py_ONCE_INITIALIZED`, alias the set bit of a `PyEvent` (CPython `Include/internal/pycore_lock.h`, `_Py_LOCKED`; 3.13 on).
+const EVENT_SET: u8 = 1;
+
+/// Why the object of a signal says that the wait for it is over: its state is set before its waiters are notified (CPython
+/// `Lib/threading.py`, `Event.set`, `Barrier._release`; `Lib/concurrent/futures/_base.py`, `Future.set_result`; 3.8 to 3.15).
+fn signalled(objects: &Objects<'_>, signal: &Signal) -> Option<&'static str> {
+    let field = |name: &str| objects.attribute(signal.object, name);
+    match signal.kind {
+        ResourceKind::PythonEvent => {
+            let set = field("_flag").is_some_and(|f| objects.is(f, "bool") && objects.int(f) == Ok(1));
+            set.then_some("the event is set")
+        }
+        ResourceKind::PythonBarrier => {
+            // 0: it waits for the others. A negative number is none that `int` reads
+            let filling = field("_state").is_none_or(|s| objects.int(s) == Ok(0));
+            (signal.part.is_none() && !filling).then_some("the barrier is being left")
+        }
+        ResourceKind::PythonFuture => {
+            let state = field("_state")?;
+            let done = ["FINISHED", "CANCELLED", "CANCELLED_AND_NOTIFIED"].iter().any(|s| objects.string_is(state, s));
+            done.then_some("the future is done")
+        }
+        _ => None,
     }
 }
 
 /// The lock, or event, whose futex this is.
-fn asleep_on(objects: &Objects<'_>, state: &ThreadState, futex: Addr, stack: &PyStack<'_>) -> Option<(Asleep, String)> {
-    if let Some(ParkedAt { byte, .. }) = parked_at(objects, state, futex) {
+fn asleep_on(objects: &Objects<'_>, state: &ThreadState, futex: Addr, stack: &PyStack<'_>) -> Option<Sleeper> {
+    if let Some(ParkedAt { byte, unparked, .. }) = parked_at(objects, state, futex) {
+        let sleeper = |asleep, how| Some(Sleeper { asleep, how, unparked });
         let how =
             format!("its futex {futex} is the semaphore of a parking-lot entry on its own stack, for address {byte}");
         for distance in objects.o.locks.park_distances() {
             let object = Addr(byte.0.wrapping_sub(distance));
             if let Some(lock) = objects.lock(object).filter(|l| l.sleep == Some(Sleep::Parked(byte))) {
-                return Some((Asleep::On(lock), format!("{how}, which is inside the lock at {object}")));
+                return sleeper(Asleep::On(lock), format!("{how}, which is inside the lock at {object}"));
             }
         }
         if let Some(ident) = exit_of(objects, byte) {
-            return Some((Asleep::Exit(ident), format!("{how}, the exit event of the thread with ident {ident:#x}")));
+            let how = format!("{how}, the exit event of the thread with ident {ident:#x}");
+            return sleeper(Asleep::Exit { ident, byte }, how);
         }
-        if let Some(lock) = on_stack(objects, stack, Sleep::Parked(byte)) {
-            return Some((Asleep::On(lock), how));
-        }
-        return None;
+        return sleeper(Asleep::On(on_stack(objects, stack, Sleep::Parked(byte))?), how);
     }
     let lock = on_stack(objects, stack, Sleep::Semaphore(futex))?;
     let how = format!("its futex {futex} is the semaphore of the lock at {}", lock.addr);
-    Some((Asleep::On(lock), how))
+    Some(Sleeper { asleep: Asleep::On(lock), how, unparked: false })
 }
 
 /// What a thread is parked for.
@@ -131,6 +193,8 @@ pub(super) struct ParkedAt {
     pub byte: Addr,
     /// Whether it parked with a record of its own, as one does who wants a mutex.
     pub by_mutex: bool,
+    /// Whether it was taken off the list of those who are parked: it is about to wake.
+    pub unparked: bool,
 }
 
 /// A thread's stack pointer.
@@ -151,7 +215,9 @@ pub(super) fn parked_at(objects: &Objects<'_>, state: &ThreadState, futex: Addr)
     // whoever holds such a byte has seen the waiter: its second bit says so, or the event is not set yet
     objects.memory.read_u8(wanted).ok()?;
     let by_mutex = objects.addr(Addr(entry), 0).is_ok_and(|argument| on_stack(argument.0));
-    (!is_handed_over(objects, Addr(entry))).then_some(ParkedAt { byte: wanted, by_mutex })
+    let entry = Addr(entry);
+    let unparked = objects.o.locks.hand_over.is_some_and(|(f, _)| objects.byte(entry, f) == Ok(1));
+    (!is_handed_over(objects, entry)).then_some(ParkedAt { byte: wanted, by_mutex, unparked })
 }
 
 /// Whether the one who let go has handed the mutex to this waiter already: it then owns it and only has to wake up.
@@ -191,49 +257,61 @@ fn on_stack(objects: &Objects<'_>, stack: &PyStack<'_>, sleep: Sleep) -> Option<
     objects.locals(&framed.frame, code).into_iter().find_map(|(_, value)| is_it(value))
 }
 
-/// What the frames make of the sleep: a condition, an event, a queue…
+/// What the frames make of the sleep: a condition, an event, a queue… A function's name says little: it counts only where the
+/// lock that the thread sleeps on is the one that the object at hand keeps for this wait.
 fn by_frames(objects: &Objects<'_>, frames: &[Framed], asleep: &Asleep) -> Option<PyWait> {
-    let wait = |wanted, frame, why: String| Some(PyWait { wanted, timeout: false, frame, evidence: vec![why] });
+    let wait = |wanted, depth, why: &str| Some(PyWait::new(wanted, outside(frames, depth), vec![why.to_owned()]));
     let top = frames.first()?;
-    if let Asleep::On(lock) = asleep
-        && top.is("threading.py", "_shutdown")
-    {
+    let lock = match asleep {
+        Asleep::Exit { ident, .. } => {
+            let depth = usize::from(top.is("threading.py", "join"));
+            return wait(Wanted::ThreadEnd { ident: *ident }, depth, "it waits for the thread's exit event");
+        }
+        Asleep::On(lock) => lock,
+    };
+    if top.is("threading.py", "_shutdown") {
         let ident = thread_of_lock(objects, top, lock.addr)?;
-        let why = "threading._shutdown waits for the thread's own lock before the interpreter ends".to_owned();
-        return wait(Wanted::ThreadEnd { ident }, outside(frames, 1), why);
+        let why = "threading._shutdown waits for the thread's own lock before the interpreter ends";
+        return wait(Wanted::ThreadEnd { ident }, 1, why);
     }
     let this = top.first_argument(objects)?;
-    let kind = objects.type_of(this)?;
-    match asleep {
-        Asleep::On(lock) if top.is("threading.py", "wait") && kind.name == "Condition" => {
-            if objects.attribute(this, "_lock") == Some(lock.addr) {
-                let why = "it was notified and takes the condition's lock again, in Condition.wait".to_owned();
-                return wait(Wanted::Lock(lock.clone()), outside(frames, 1), why);
-            }
-            let (wanted, depth, why) = around_condition(objects, frames, this);
-            wait(wanted, depth, why)
-        }
-        Asleep::On(lock) if top.is("threading.py", "_acquire_restore") => {
-            let why = "it takes the condition's lock again, in Condition._acquire_restore".to_owned();
-            wait(Wanted::Lock(lock.clone()), outside(frames, 1), why)
-        }
-        Asleep::On(_) if top.is("threading.py", "_wait_for_tstate_lock") => {
-            let ident = objects.attribute(this, "_ident").and_then(|i| objects.int(i).ok())?;
-            let inside = frames.iter().skip(1).take_while(|f| f.is("threading.py", "join")).count();
-            let depth = outside(frames, 1 + inside);
-            wait(Wanted::ThreadEnd { ident }, depth, "Thread.join waits for the thread's own lock".to_owned())
-        }
-        Asleep::Exit(ident) if top.is("threading.py", "join") => {
-            wait(Wanted::ThreadEnd { ident: *ident }, outside(frames, 1), "it is in Thread.join".to_owned())
-        }
-        Asleep::On(_) if kind.name == "_ModuleLock" => {
-            let owner = objects.attribute(this, "owner").and_then(|o| objects.int(o).ok());
-            let module = objects.attribute(this, "name").and_then(|n| objects.string(n).ok());
-            let why = "it is in _ModuleLock.acquire".to_owned();
-            wait(Wanted::Import { lock: this, module, owner }, outside(frames, 1), why)
-        }
-        _ => None,
+    let is_its = |name: &str| objects.attribute(this, name) == Some(lock.addr);
+    if top.is("threading.py", "wait") && is_its("_lock") {
+        let why = "it was notified and takes the condition's lock again, in Condition.wait";
+        return wait(Wanted::Lock(lock.clone()), 1, why);
     }
+    if top.is("threading.py", "wait") && local(objects, top, "waiter") == Some(lock.addr) && is_condition(objects, this)
+    {
+        let (wanted, depth, why) = around_condition(objects, frames, this);
+        return wait(wanted, depth, &why);
+    }
+    if top.is("threading.py", "_acquire_restore") && is_its("_lock") {
+        let in_wait =
+            frames.get(1).is_some_and(|f| f.is("threading.py", "wait") && f.first_argument(objects) == Some(this));
+        let why = "it takes the condition's lock again, in Condition._acquire_restore";
+        return wait(Wanted::Lock(lock.clone()), 1 + usize::from(in_wait), why);
+    }
+    if top.is("threading.py", "_wait_for_tstate_lock")
+        && (is_its("_tstate_lock") || local(objects, top, "lock") == Some(lock.addr))
+    {
+        let ident = objects.attribute(this, "_ident").and_then(|i| objects.int(i).ok())?;
+        let inside = frames.iter().skip(1).take_while(|f| f.is("threading.py", "join")).count();
+        return wait(Wanted::ThreadEnd { ident }, 1 + inside, "Thread.join waits for the thread's own lock");
+    }
+    // its inner lock is one like others: who is inside its block has it
+    if objects.is(this, "_ModuleLock") && is_its("wakeup") {
+        let owner = objects.attribute(this, "owner").and_then(|o| objects.int(o).ok());
+        let module = objects.attribute(this, "name").and_then(|n| objects.string(n).ok());
+        let why = "it is in _ModuleLock.acquire, and sleeps on the lock's `wakeup`";
+        return wait(Wanted::Import { lock: this, module, owner }, 1, why);
+    }
+    None
+}
+
+/// The local variable of this name.
+fn local(objects: &Objects<'_>, framed: &Framed, name: &str) -> Option<Addr> {
+    let locals = objects.locals(&framed.frame, framed.code.as_ref()?);
+    locals.into_iter().find(|(n, _)| n == name).map(|(_, v)| v)
 }
 
 /// Up to 3.12: the ident of the thread whose `_tstate_lock` this is, looked for among the threads that `threading` keeps in
@@ -275,19 +353,27 @@ fn around_condition(objects: &Objects<'_>, frames: &[Framed], condition: Addr) -
     (Wanted::Signal(signal), outside(frames, depth), why)
 }
 
-/// A method of the standard library that waits on a condition of its own object.
+/// A method of the standard library that waits on a condition of its own object: the object must keep that very condition.
 fn owner_of_condition(objects: &Objects<'_>, framed: &Framed, condition: Addr) -> Option<Signal> {
-    let code = framed.code.as_ref()?;
+    let code = framed.code.as_ref().filter(|c| !is_installed(&c.file))?;
     let this = framed.first_argument(objects)?;
     let class = objects.type_of(this)?.name.clone();
-    let (kind, module) = match (code.file_name(), code.name.as_str(), class.as_str()) {
-        ("threading.py", "wait", "Event") => (ResourceKind::PythonEvent, "threading"),
-        ("threading.py", "acquire", "Semaphore" | "BoundedSemaphore") => (ResourceKind::PythonSemaphore, "threading"),
-        ("threading.py", "wait" | "_wait" | "_enter", "Barrier") => (ResourceKind::PythonBarrier, "threading"),
-        ("queue.py", "get" | "put" | "join", _) => (ResourceKind::PythonQueue, "queue"),
-        ("_base.py", "result" | "exception", "Future") => (ResourceKind::PythonFuture, "concurrent.futures"),
+    let has = |name: &str| objects.attribute(this, name).is_some();
+    let (kind, module, field) = match (code.file_name(), code.name.as_str()) {
+        ("threading.py", "wait") if has("_flag") => (ResourceKind::PythonEvent, "threading", "_cond"),
+        ("threading.py", "acquire") if has("_value") => (ResourceKind::PythonSemaphore, "threading", "_cond"),
+        ("threading.py", "wait" | "_wait" | "_enter") if has("_parties") => {
+            (ResourceKind::PythonBarrier, "threading", "_cond")
+        }
+        ("queue.py", "get") => (ResourceKind::PythonQueue, "queue", "not_empty"),
+        ("queue.py", "put") => (ResourceKind::PythonQueue, "queue", "not_full"),
+        ("queue.py", "join") => (ResourceKind::PythonQueue, "queue", "all_tasks_done"),
+        ("_base.py", "result" | "exception") => (ResourceKind::PythonFuture, "concurrent.futures", "_condition"),
         _ => return None,
     };
+    if objects.attribute(this, field) != Some(condition) {
+        return None;
+    }
     // who waits for room, or for all to be done, waits for other calls than who waits for an item
     let part = match (kind, code.name.as_str()) {
         (ResourceKind::PythonQueue, "put") => Some((condition, "room in")),
