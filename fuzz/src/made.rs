@@ -89,6 +89,7 @@ impl Made {
                 auxv: vec![],
                 forked: None,
                 parent: None,
+                caught: None,
                 descriptors: std::collections::BTreeMap::new(),
             },
             threads: Vec::new(),

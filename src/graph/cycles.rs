@@ -27,31 +27,36 @@ pub(super) fn find(edges: &Edges) -> (Vec<Vec<Step>>, bool) {
 
 /// Tarjan's strongly connected components; only those that hold a cycle. Ordered by smallest thread.
 fn components(edges: &Edges) -> Vec<BTreeSet<ThreadRef>> {
-    let mut state = Tarjan::default();
-    for root in edges.keys() {
-        if !state.index.contains_key(root) {
-            state.visit(edges, *root);
-        }
-    }
     let has_cycle = |c: &BTreeSet<ThreadRef>| {
         c.len() > 1 || c.iter().any(|t| edges.get(t).is_some_and(|to| to.iter().any(|(_, u)| u == t)))
     };
-    let mut out: Vec<_> = state.out.into_iter().filter(has_cycle).collect();
+    let mut out: Vec<_> = sinks_first(edges, |(_, to)| *to).into_iter().filter(has_cycle).collect();
     out.sort();
     out
 }
 
-#[derive(Default)]
-struct Tarjan {
-    index: BTreeMap<ThreadRef, usize>,
-    low: BTreeMap<ThreadRef, usize>,
-    on_stack: BTreeSet<ThreadRef>,
-    stack: Vec<ThreadRef>,
-    out: Vec<BTreeSet<ThreadRef>>,
+/// Tarjan's strongly connected components, each before those that lead to it. `to` says where an edge leads.
+pub fn sinks_first<N: Copy + Ord, E>(edges: &BTreeMap<N, Vec<E>>, to: impl Fn(&E) -> N) -> Vec<BTreeSet<N>> {
+    let mut state =
+        Tarjan { index: BTreeMap::new(), low: BTreeMap::new(), on_stack: BTreeSet::new(), stack: Vec::new(), out: Vec::new() };
+    for root in edges.keys() {
+        if !state.index.contains_key(root) {
+            state.visit(edges, &to, *root);
+        }
+    }
+    state.out
 }
 
-impl Tarjan {
-    fn enter(&mut self, t: ThreadRef) {
+struct Tarjan<N> {
+    index: BTreeMap<N, usize>,
+    low: BTreeMap<N, usize>,
+    on_stack: BTreeSet<N>,
+    stack: Vec<N>,
+    out: Vec<BTreeSet<N>>,
+}
+
+impl<N: Copy + Ord> Tarjan<N> {
+    fn enter(&mut self, t: N) {
         let n = self.index.len();
         self.index.insert(t, n);
         self.low.insert(t, n);
@@ -59,24 +64,24 @@ impl Tarjan {
         self.on_stack.insert(t);
     }
 
-    fn lower(&mut self, t: ThreadRef, to: usize) {
+    fn lower(&mut self, t: N, to: usize) {
         if let Some(low) = self.low.get_mut(&t) {
             *low = (*low).min(to);
         }
     }
 
-    fn visit(&mut self, edges: &Edges, root: ThreadRef) {
+    fn visit<E>(&mut self, edges: &BTreeMap<N, Vec<E>>, to: &impl Fn(&E) -> N, root: N) {
         self.enter(root);
         let mut work = vec![(root, 0usize)];
         while let Some((t, next)) = work.pop() {
-            if let Some((_, u)) = edges.get(&t).and_then(|to| to.get(next)) {
+            if let Some(u) = edges.get(&t).and_then(|e| e.get(next)).map(to) {
                 work.push((t, next + 1));
-                match self.index.get(u).copied() {
+                match self.index.get(&u).copied() {
                     None => {
-                        self.enter(*u);
-                        work.push((*u, 0));
+                        self.enter(u);
+                        work.push((u, 0));
                     }
-                    Some(i) if self.on_stack.contains(u) => self.lower(t, i),
+                    Some(i) if self.on_stack.contains(&u) => self.lower(t, i),
                     Some(_) => {}
                 }
                 continue;

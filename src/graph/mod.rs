@@ -6,6 +6,8 @@ mod cycles;
 #[cfg(test)]
 mod tests;
 
+pub use cycles::sinks_first;
+
 use crate::facts::{
     Certainty, Evidence, Facts, Hold, Holder, Mode, Reentrancy, Resource, ResourceId, ResourceKind, Timeout, Wait,
     Wakers,
@@ -58,6 +60,7 @@ impl Graph {
         graph.take_waits(facts);
         graph.take_holds(facts);
         graph.let_go(facts);
+        graph.look_elsewhere();
         let edges = graph.edges();
         for (thread, to) in &edges {
             for (_, blocker) in to {
@@ -225,6 +228,25 @@ impl Graph {
         }
     }
 
+    /// Who is blocked in a pipe makes no room in it, nor does it write what it waits to read: it is nobody to wait for, where
+    /// others have the other end, too.
+    fn look_elsewhere(&mut self) {
+        let resources = &self.resources;
+        for (id, holds) in &mut self.holds {
+            if resources.get(id).is_none_or(|r| r.kind != ResourceKind::Pipe) {
+                continue;
+            }
+            let waits = &self.waits;
+            let is_blocked = |h: &Hold| match h.holder {
+                Holder::Thread(t) => waits.get(&t).is_some_and(|w| w.on == *id),
+                Holder::Gone(..) | Holder::Process(_) => false,
+            };
+            if !holds.iter().all(is_blocked) {
+                holds.retain(|h| !is_blocked(h));
+            }
+        }
+    }
+
     /// Where one holds it alone nobody else can hold it: the best certainty is believed, and two equal ones are a dispute.
     fn settle(&mut self, id: ResourceId, holds: Vec<Hold>) -> Vec<Hold> {
         if holds.len() < 2 || holds.iter().all(|h| h.mode != Mode::Exclusive) {
@@ -281,7 +303,8 @@ pub fn display_name(resource: &Resource) -> String {
 
 /// Waiting for one's own hold is a cycle of one where the resource cannot be taken twice: read with its kind. Two shared
 /// takings do not exclude each other.
-fn self_loop(resource: &Resource, wait: &Wait, hold: &Hold) -> bool {
+#[must_use]
+pub fn self_loop(resource: &Resource, wait: &Wait, hold: &Hold) -> bool {
     resource.reentrancy == Reentrancy::Plain && !(wait.mode == Mode::Shared && hold.mode == Mode::Shared)
 }
 

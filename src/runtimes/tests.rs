@@ -55,6 +55,7 @@ impl MadeUp {
             auxv: vec![],
             forked: None,
             parent: None,
+            caught: None,
             descriptors: std::collections::BTreeMap::new(),
         };
         let snapshot = Snapshot {

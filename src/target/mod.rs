@@ -33,6 +33,9 @@ pub struct Process {
     pub forked: Option<bool>,
     /// Of a forked process: its parent, where that is known.
     pub parent: Option<Parent>,
+    /// The signals it catches with a function of its own, as a mask (signal 1 is bit 0): `SigCgt` of `/proc/PID/status`. Absent
+    /// where nothing says: other people's cores do not.
+    pub caught: Option<u64>,
     /// What it has open, where that is known: live processes only. A core does not tell.
     pub descriptors: BTreeMap<i32, Descriptor>,
 }

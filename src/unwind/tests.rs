@@ -46,6 +46,7 @@ impl Target for Made {
             auxv: Vec::new(),
             forked: None,
             parent: None,
+            caught: None,
             descriptors: std::collections::BTreeMap::new(),
         };
         &NOBODY

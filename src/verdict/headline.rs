@@ -1,22 +1,23 @@
 //! The one sentence.
 
 use super::patterns::{Scene, Shape};
-use super::{Kind, Look, Verdict, Voice, stall, stuck};
-use crate::facts::{Certainty, ResourceId, ResourceKind};
+use super::{Case, Kind, Look, Verdict, Voice, actors, stall};
+use crate::facts::{Certainty, ResourceId, ResourceKind, Wait, Wakers};
 use crate::graph::Step;
-use std::collections::BTreeSet;
+use crate::units::ThreadRef;
 
 /// Threads a headline names; a longer ring is told by its ends.
 const NAMED: usize = 3;
 
-pub(super) fn of(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
+pub(super) fn of(verdict: &Verdict, case: Case<'_>) -> String {
+    let Case { look, voice, .. } = case;
     match verdict.kind {
         Kind::Deadlock | Kind::SelfDeadlock => cycle(verdict, look, voice),
         Kind::OrphanedLock => orphan(verdict, voice),
         Kind::Stalled => stalled(verdict, look, voice),
         Kind::Busy | Kind::Idle if look.unplaced > 0 => in_part(look),
         Kind::Busy => busy(verdict, look),
-        Kind::Idle => idle(verdict, look),
+        Kind::Idle => idle(verdict, case),
     }
 }
 
@@ -30,7 +31,10 @@ fn sure(certainty: Option<Certainty>) -> &'static str {
 fn cycle(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
     let is_self = verdict.kind == Kind::SelfDeadlock;
     let Some(cycle) = verdict.cycles.iter().find(|c| is_self || c.steps.len() > 1) else { return String::new() };
-    let sure = sure(Some(cycle.certainty));
+    let sure = match (sure(Some(cycle.certainty)), verdict.looks) {
+        ("inferred", 1) => "inferred, if it was not moving",
+        (sure, _) => sure,
+    };
     let scene = Scene { look, voice, shape: Shape::Cycle(&cycle.steps), inferred: &verdict.inferred_holds };
     let mut out = match cycle.steps.as_slice() {
         [step] => format!("SELF-DEADLOCK, {sure}: {} {}", voice.thread(step.thread), alone(look, voice, *step)),
@@ -185,52 +189,78 @@ fn in_part(look: &Look<'_>) -> String {
 fn busy(verdict: &Verdict, look: &Look<'_>) -> String {
     let all = stall::threads(look);
     let running = all.iter().filter(|t| stall::doing(look, **t) == stall::Doing::Runs).count();
-    let waiting = look
-        .graph
-        .waits
-        .values()
-        .filter(|w| look.graph.resource(w.on).is_some_and(|r| super::patterns::is_lock(r.kind) && !r.idle))
-        .count();
-    let gil =
-        look.graph.waits.values().filter(|w| look.graph.resource(w.on).is_some_and(|r| r.kind == ResourceKind::Gil));
-    let locks = match (waiting, gil.count()) {
-        (0, _) => "none waits for a lock".to_owned(),
-        (n, g) if n == g => format!("{} for the GIL", waits(n)),
-        (n, _) => format!("{} for a lock", waits(n)),
-    };
     let first = if verdict.looks > 1 && !verdict.partial { "nothing is stuck" } else { "nothing is seen to be stuck" };
-    format!("BUSY: {first}; {running} of {} run{}, {locks}", threads(all.len()), if running == 1 { "s" } else { "" })
+    let runs = if running == 1 { "runs" } else { "run" };
+    format!("BUSY: {first}; {running} of {} {runs}, {}", threads(all.len()), for_locks(look))
 }
 
-fn idle(verdict: &Verdict, look: &Look<'_>) -> String {
-    let all = stall::threads(look).len();
-    let first = if verdict.looks > 1 && !verdict.partial { "nothing is stuck" } else { "nothing is seen to be stuck" };
-    // an idle pool and a program whose last signaller is gone look alike: both are said, neither is claimed
-    if all > 0 && stuck::stuck(look, &BTreeSet::new()).len() == all {
-        let who = if all == 1 {
-            "the only thread waits for a signal".to_owned()
-        } else {
-            format!("all {} wait for one another's signals", threads(all))
-        };
-        return format!(
-            "IDLE, or stuck: {who} and none is left to give one; only a signal handler or another process could"
-        );
+/// How many wait for locks, and how many for what may be one: `3 wait for a lock`, `2 wait for the GIL`.
+fn for_locks(look: &Look<'_>) -> String {
+    let kinds = || look.graph.waits.values().filter_map(|w| look.graph.resource(w.on));
+    let locks = kinds().filter(|r| super::patterns::is_lock(r.kind) && !r.idle).count();
+    let gil = kinds().filter(|r| r.kind == ResourceKind::Gil).count();
+    // locks of Rust's library, Abseil, Go and others are bare words
+    let maybe = kinds().filter(|r| r.kind == ResourceKind::Futex).count();
+    match (locks, maybe) {
+        (0, 0) => "none waits for a lock".to_owned(),
+        (0, n) => format!("{} for a futex, which may be a lock", waits(n)),
+        (n, 0) if n == gil => format!("{} for the GIL", waits(n)),
+        (n, 0) => format!("{} for a lock", waits(n)),
+        (n, m) => format!("{} for a lock, {} for a futex, which may be one", waits(n), waits(m)),
     }
-    let for_lock = |w: &&crate::facts::Wait| {
-        look.graph.resource(w.on).is_some_and(|r| super::patterns::is_lock(r.kind) && !r.idle)
+}
+
+/// Threads wait, none is seen to be stuck. That nothing is stuck is claimed only where all wait for what work arrives on, or
+/// behind such a thread, or for a bounded time.
+fn idle(verdict: &Verdict, case: Case<'_>) -> String {
+    let Case { look, blocked, .. } = case;
+    let all = stall::threads(look);
+    let wait = |t: &ThreadRef| look.graph.waits.get(t);
+    let sure = |w: &Wait| {
+        super::ends_by_itself(w.timeout)
+            || actors::is_for_work(look, w)
+            || look.graph.resource(w.on).is_some_and(|r| r.idle || !super::patterns::is_lock(r.kind))
+                && !blocked.contains(w.thread)
+                && look.graph.resource(w.on).is_some_and(|r| r.kind != ResourceKind::Futex)
     };
-    let locks: Vec<_> = look.graph.waits.values().filter(for_lock).collect();
+    let claimed = verdict.looks > 1 && !verdict.partial && all.iter().all(|t| wait(t).is_some_and(sure));
+    let first = if claimed { "nothing is stuck" } else { "nothing is seen to be stuck" };
+    if !all.is_empty() && all.iter().all(|t| blocked.contains(*t)) {
+        let signalled = |t: &&ThreadRef| wait(t).is_some_and(|w| actors::wakers(look, w) == Some(Wakers::AnyThread));
+        let who = match all.len() {
+            1 => "the only thread waits".to_owned(),
+            n => format!("all {} wait", threads(n)),
+        };
+        let handler = all.iter().filter(signalled).any(|t| {
+            wait(t).is_some_and(|w| actors::handler(look, w) != actors::Handler::None)
+        });
+        let rest = if handler { " for one another, or for the handler of a signal" } else { " for work" };
+        return format!("IDLE: {first}; {who}{rest}");
+    }
+    let rest_of = |t: &&ThreadRef| wait(t).is_some_and(|w| !sure(w));
+    let locks: Vec<&Wait> = look.graph.waits.values().filter(|w| is_for_lock(look, w)).collect();
     let timed = locks.iter().all(|w| super::ends_by_itself(w.timeout));
-    let rest = match (locks.len(), all) {
-        (0, 1) => "the only thread waits for work or for the outside".to_owned(),
-        (0, n) => format!("all {} wait for work or for the outside", threads(n)),
-        (n, all) => {
+    let unknown = all.iter().filter(rest_of).count();
+    let rest = match (locks.len(), unknown, all.len()) {
+        (0, 0, 1) => "the only thread waits for work or for the outside".to_owned(),
+        (0, 0, n) => format!("all {} wait for work or for the outside", threads(n)),
+        (0, m, n) => {
+            format!("{m} of {} {} for what may be a lock, the rest for work or for the outside", threads(n), verb(m))
+        }
+        (n, _, all) => {
             let how = if timed { "a lock with a time-out" } else { "a lock" };
-            let wait = if n == 1 { "waits" } else { "wait" };
-            format!("{n} of {} {wait} for {how}, the rest for work or for the outside", threads(all))
+            format!("{n} of {} {} for {how}, the rest for work or for the outside", threads(all), verb(n))
         }
     };
     format!("IDLE: {first}; {rest}")
+}
+
+fn is_for_lock(look: &Look<'_>, wait: &Wait) -> bool {
+    look.graph.resource(wait.on).is_some_and(|r| super::patterns::is_lock(r.kind) && !r.idle)
+}
+
+fn verb(n: usize) -> &'static str {
+    if n == 1 { "waits" } else { "wait" }
 }
 
 fn threads(n: usize) -> String {

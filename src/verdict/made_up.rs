@@ -28,6 +28,8 @@ pub(crate) struct Made {
     pub(crate) unlisted: bool,
     /// The processes were forked without an exec, by this parent.
     pub(crate) parent: Option<Parent>,
+    /// The signals the processes catch; `None`: not known.
+    pub(crate) caught: Option<u64>,
     /// Threads that moved between two looks; `None`: one look.
     pub(crate) moved: Option<Vec<ThreadRef>>,
     /// Threads that wait for a device which got on between them.
@@ -47,7 +49,7 @@ struct MadeThread {
 impl Made {
     /// One process, no threads yet.
     pub(crate) fn new() -> Made {
-        Made { processes: vec![Vec::new()], ..Made::default() }
+        Made { processes: vec![Vec::new()], caught: Some(0), ..Made::default() }
     }
 
     /// Threads are added to another process from here on.
@@ -264,6 +266,7 @@ impl Made {
             apart: Duration::from_millis(500),
             moved: moved.iter().copied().collect(),
             ran: moved.iter().copied().collect(),
+            elsewhere: moved.iter().copied().collect(),
             devices: self.devices_moved.iter().copied().collect(),
             starved: self.starved.iter().copied().collect(),
         });
@@ -290,6 +293,7 @@ impl Made {
             let mut target = MadeTarget::of(threads, Pid(4000 + i32::try_from(p).unwrap()));
             target.process.forked = Some(self.parent.is_some());
             target.process.parent.clone_from(&self.parent);
+            target.process.caught = self.caught;
             let mut snapshot = Snapshot::prepare(&target).unwrap();
             snapshot.unlisted = self.unlisted;
             snapshot.freeze(threads.iter().map(state_of).collect(), None);
@@ -351,6 +355,7 @@ impl MadeTarget {
             auxv: Vec::new(),
             forked: Some(false),
             parent: None,
+            caught: None,
             descriptors: std::collections::BTreeMap::new(),
         };
         MadeTarget { process, modules }

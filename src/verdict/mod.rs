@@ -2,30 +2,31 @@
 //!
 //! Knows nothing of formats: it gives words, the report lays them out.
 
+mod actors;
+mod blocked;
 mod headline;
-mod knot;
 #[cfg(test)]
 pub(crate) mod made_up;
 mod movement;
-mod nobody;
 pub mod patterns;
+mod rings;
 mod stall;
-mod stuck;
 #[cfg(test)]
 mod tests;
 mod voice;
 
+pub use blocked::{Blocked, Component};
 pub use movement::Movement;
 pub use voice::{Voice, function_name, is_std_header, plain};
 
-use crate::facts::{Certainty, Facts, Hold, Holder, ResourceId, Timeout};
+use crate::facts::{Certainty, Facts, Hold, Holder, ResourceId, Timeout, Wait};
 use crate::graph::{Graph, Step};
 use crate::snapshot::Snapshot;
 use crate::units::{ThreadRef, Tid};
 use crate::unwind::Stack;
+use actors::Handler;
 use patterns::{Scene, Shape};
-use std::cell::LazyCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// What a verdict rests on: one instant of one or more processes, and what moved since an earlier one.
 #[derive(Clone, Copy)]
@@ -238,18 +239,75 @@ pub fn judge(look: &Look<'_>) -> Verdict {
         partial: look.partial || look.unplaced > 0,
         looks: if look.movement.is_some() { 2 } else { 1 },
     };
-    verdict.take_cycles(look, &voice);
-    verdict.take_orphans(look, &voice);
-    verdict.take_knots(look, &voice);
+    let blocked = Blocked::of(look);
+    let case = Case { look, voice: &voice, blocked: &blocked };
+    let mut suspects = verdict.take_cycles(case);
+    verdict.take_orphans(case);
+    suspects.extend(verdict.take_rings(case));
     verdict.cycles.sort_by_key(|c| std::cmp::Reverse(c.certainty));
     if verdict.cycles.is_empty() && verdict.orphans.is_empty() {
-        verdict.take_stalls(look, &voice);
+        verdict.take_stalls(case, &suspects);
     }
-    verdict.note_suspicions(look, &voice);
+    verdict.note_suspicions(case, &suspects);
     verdict.queue_up(look);
     verdict.decide(look);
-    verdict.headline = headline::of(&verdict, look, &voice);
+    verdict.headline = headline::of(&verdict, case);
     verdict
+}
+
+/// What a verdict is made of.
+#[derive(Clone, Copy)]
+struct Case<'a> {
+    look: &'a Look<'a>,
+    voice: &'a Voice<'a>,
+    blocked: &'a Blocked,
+}
+
+/// A cycle that is not claimed, and why not: in a sentence without a full stop.
+struct Suspect {
+    steps: Vec<Step>,
+    why: String,
+}
+
+impl Case<'_> {
+    /// Who may open a cycle through a lock that others than its holder may give back, in words; `None` where nobody is left to.
+    fn who_may_open(self, steps: &[Step]) -> Option<Option<String>> {
+        let of = |s: &Step| Some((s.waits_for, self.look.facts.returnable.get(&s.waits_for)?));
+        let (id, why) = steps.iter().find_map(of)?;
+        if steps.iter().all(|s| self.is_left_alone(s.thread)) {
+            return None;
+        }
+        Some(Some(format!(
+            "a deadlock, unless something else gives {} back; that is not excluded, since {why}, and a thread that waits for \
+             none of these, or the handler of a signal, may do so",
+            self.voice.name(id)
+        )))
+    }
+
+    /// Whether nobody is left to wake a thread: only blocked threads could, and no handler of a signal may.
+    fn is_left_alone(self, t: ThreadRef) -> bool {
+        self.blocked.component(t).is_some_and(|c| c.handler == Handler::None)
+    }
+
+    /// Why a cycle that is deduced is not claimed: nothing where it moved, which makes it no cycle; of one look that others ran,
+    /// who may be about to open it. `None` where it is to be claimed.
+    fn may_move(self, steps: &[Step], certainty: Certainty) -> Option<Option<String>> {
+        if certainty > Certainty::Inferred || rings::stands_still(self.look, steps) {
+            return None;
+        }
+        let one_look = "a deadlock, if it was not moving: this is one look, and other threads ran at that instant";
+        Some(self.look.movement.is_none().then(|| one_look.to_owned()))
+    }
+
+    /// What the handler of a signal may do about a cycle.
+    fn handler_may(self, handler: Handler, steps: &[Step]) -> String {
+        let signalled = |s: &&Step| {
+            let wait = self.look.graph.waits.get(&s.thread);
+            wait.is_some_and(|w| actors::handler(self.look, w) != Handler::None)
+        };
+        let thing = steps.iter().find(signalled).map_or_else(|| "one of them".to_owned(), |s| self.voice.name(s.waits_for));
+        format!("a deadlock, unless the handler of a signal ends the wait for {thing}; {}", handler.known())
+    }
 }
 
 /// Whether a wait ends by itself.
@@ -266,66 +324,74 @@ impl Verdict {
         self.cycles.push(Cycle { pattern, certainty, explanation: story.explanation, advice: story.advice, steps });
     }
 
-    fn take_cycles(&mut self, look: &Look<'_>, voice: &Voice<'_>) {
-        let stuck = LazyCell::new(|| stuck::stuck(look, &BTreeSet::new()));
+    /// Takes the cycles of the graph that nobody can open; gives those that somebody may.
+    fn take_cycles(&mut self, case: Case<'_>) -> Vec<Suspect> {
+        let Case { look, voice, .. } = case;
+        let mut suspects = Vec::new();
         for steps in &look.graph.cycles {
             let timed =
                 steps.iter().find(|s| look.graph.waits.get(&s.thread).is_some_and(|w| ends_by_itself(w.timeout)));
-            match timed {
-                None if knot::closes(look, steps, |t| stuck.contains(&t)) => self.add_cycle(look, voice, steps.clone()),
-                // told by the stalls
-                None => {}
-                Some(step) => self.notes.push(format!(
+            if let Some(step) = timed {
+                self.notes.push(format!(
                     "{} threads wait for each other, but {} waits with a time-out: not a deadlock, it will break the cycle",
                     steps.len(),
                     voice.thread(step.thread)
-                )),
+                ));
+                continue;
+            }
+            let scene = Scene { look, voice, shape: Shape::Cycle(steps), inferred: &[] };
+            if let Some(why) = case.who_may_open(steps).or_else(|| case.may_move(steps, scene.certainty())) {
+                suspects.extend(why.map(|why| Suspect { steps: steps.clone(), why }));
+            } else {
+                self.add_cycle(look, voice, steps.clone());
             }
         }
+        suspects
     }
 
     /// Tells of the cycles that somebody outside them may yet open, where no stall does.
-    fn note_suspicions(&mut self, look: &Look<'_>, voice: &Voice<'_>) {
-        let timed = |s: &Step| look.graph.waits.get(&s.thread).is_some_and(|w| ends_by_itself(w.timeout));
-        for steps in look.graph.cycles.iter().filter(|c| !c.iter().any(timed)) {
-            let told =
-                self.cycles.iter().any(|c| c.steps == *steps) || self.stalls.iter().any(|s| s.suspected == *steps);
-            if !told {
-                let scene = Scene { look, voice, shape: Shape::Cycle(steps), inferred: &[] };
-                self.notes.push(format!(
-                    "a deadlock is suspected, not proven: {}: {}",
-                    scene.round(),
-                    scene.who_may_give()
-                ));
+    fn note_suspicions(&mut self, case: Case<'_>, suspects: &[Suspect]) {
+        for suspect in suspects {
+            if !self.stalls.iter().any(|s| s.suspected == suspect.steps) {
+                let inferred = &self.inferred_holds;
+                let scene =
+                    Scene { look: case.look, voice: case.voice, shape: Shape::Cycle(&suspect.steps), inferred };
+                let note = format!("a deadlock is suspected, not proven: {}: {}", scene.round(), suspect.why);
+                self.notes.push(note);
             }
         }
     }
 
-    fn take_knots(&mut self, look: &Look<'_>, voice: &Voice<'_>) {
-        let cycles = self.cycles.iter().flat_map(|c| c.steps.iter().map(|s| s.thread));
-        let told: BTreeSet<ThreadRef> = cycles.chain(self.orphans.iter().flat_map(|o| o.waiters.clone())).collect();
-        for steps in knot::find_any(look, &told) {
-            self.add_cycle(look, voice, steps);
+    /// Takes the rings that are deduced; gives those that somebody may open.
+    fn take_rings(&mut self, case: Case<'_>) -> Vec<Suspect> {
+        let mut suspects = Vec::new();
+        for ring in rings::find(case.look, case.voice, case.blocked) {
+            let why = match ring.handler {
+                Handler::None => case.may_move(&ring.steps, Certainty::Inferred),
+                handler => Some(Some(case.handler_may(handler, &ring.steps))),
+            };
+            self.inferred_holds.extend(ring.holds);
+            match why {
+                None => self.add_cycle(case.look, case.voice, ring.steps),
+                Some(why) => suspects.extend(why.map(|why| Suspect { steps: ring.steps, why })),
+            }
         }
-        for knot in knot::find(look, &told) {
-            self.inferred_holds.extend(knot.holds);
-            self.add_cycle(look, voice, knot.steps);
-        }
+        suspects
     }
 
-    fn take_orphans(&mut self, look: &Look<'_>, voice: &Voice<'_>) {
+    fn take_orphans(&mut self, case: Case<'_>) {
+        let Case { look, voice, .. } = case;
         for (id, holds) in &look.graph.holds {
-            let Some((owner, certainty)) = holds.iter().find_map(|h| match h.holder {
+            let gone = |h: &Hold| match h.holder {
                 Holder::Gone(_, tid) => Some((tid, h.certainty)),
-                _ => None,
-            }) else {
-                continue;
+                Holder::Thread(_) | Holder::Process(_) => None,
             };
-            let waiters: Vec<ThreadRef> = look
-                .graph
-                .waits
-                .values()
-                .filter(|w| w.on == *id && look.graph.needs_holders(w) && !ends_by_itself(w.timeout))
+            let Some((owner, certainty)) = holds.iter().find_map(gone) else { continue };
+            let waits = look.graph.waiters(*id).filter_map(|t| look.graph.waits.get(&t));
+            let needs_it = |w: &&Wait| look.graph.needs_holders(w) && !ends_by_itself(w.timeout);
+            let waiters: Vec<ThreadRef> = waits
+                .filter(needs_it)
+                .filter(|w| certainty > Certainty::Inferred || case.is_left_alone(w.thread))
                 .map(|w| w.thread)
                 .collect();
             if waiters.is_empty() {
@@ -346,8 +412,8 @@ impl Verdict {
         }
     }
 
-    fn take_stalls(&mut self, look: &Look<'_>, voice: &Voice<'_>) {
-        self.stalls = stall::find(look, voice);
+    fn take_stalls(&mut self, case: Case<'_>, suspects: &[Suspect]) {
+        self.stalls = stall::find(case, suspects, &self.inferred_holds);
         for stall in &self.stalls {
             self.root_causes.push(RootCause {
                 thread: Some(stall.root),

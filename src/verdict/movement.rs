@@ -18,6 +18,8 @@ pub struct Movement {
     pub apart: Duration,
     /// Threads that ran, slept anew, or stand elsewhere. Threads born between the looks are among them.
     pub moved: BTreeSet<ThreadRef>,
+    /// Threads that stand elsewhere: at another instruction, with another stack pointer, in another call, or born since.
+    pub elsewhere: BTreeSet<ThreadRef>,
     /// Threads that used the CPU: running in the later look, or their CPU time grew.
     pub ran: BTreeSet<ThreadRef>,
     /// Threads that were ready to run in both looks and got no CPU in between: the machine keeps them from getting on.
@@ -78,7 +80,11 @@ impl Movement {
             if was.is_some_and(|was| starved(was, thread)) {
                 self.starved.insert(at);
             }
-            if ran || was.is_none_or(|was| stands_elsewhere(was, thread)) {
+            let elsewhere = was.is_none_or(|was| stands_elsewhere(was, thread));
+            if elsewhere {
+                self.elsewhere.insert(at);
+            }
+            if ran || elsewhere || was.is_some_and(|was| slept_anew(was, thread)) {
                 self.moved.insert(at);
             }
         }
@@ -96,9 +102,12 @@ fn starved(was: &ThreadState, is: &ThreadState) -> bool {
     ready && stood
 }
 
+fn slept_anew(was: &ThreadState, is: &ThreadState) -> bool {
+    matches!((was.progress, is.progress),
+        (Some(a), Some(b)) if b.voluntary.saturating_sub(a.voluntary) > OUR_OWN_SWITCHES)
+}
+
 fn stands_elsewhere(was: &ThreadState, is: &ThreadState) -> bool {
-    let switched = matches!((was.progress, is.progress),
-        (Some(a), Some(b)) if b.voluntary.saturating_sub(a.voluntary) > OUR_OWN_SWITCHES);
     let place = |t: &ThreadState| match &t.registers {
         Some(r) => (r.pc(), r.sp()),
         None => (t.sp_pc.map(|(_, pc)| pc), t.sp_pc.map(|(sp, _)| sp)),
@@ -110,7 +119,7 @@ fn stands_elsewhere(was: &ThreadState, is: &ThreadState) -> bool {
         (None, None) => false,
         _ => true,
     };
-    switched || place(was) != place(is) || another_call
+    place(was) != place(is) || another_call
 }
 
 #[cfg(test)]

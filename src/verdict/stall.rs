@@ -1,11 +1,11 @@
 //! Chains: a thread waits for a lock, its holder waits for something else, and so on to a thread that waits for nothing
 //! another thread of the run is known to give. Where that thread does not move, all wait behind it.
 
+use super::actors::{self, Handler};
 use super::patterns::{Scene, Shape, is_device, is_lock};
 use super::voice::capital;
-use super::{Look, Movement, Stall, Voice, nobody};
-use crate::facts::{Certainty, DeviceWait, Holder, ResourceId, Timeout, Wait, Wakers};
-use crate::graph::Step;
+use super::{Case, Component, Look, Movement, Stall, Suspect};
+use crate::facts::{Certainty, DeviceWait, Hold, Holder, ResourceId, ResourceKind, Timeout, Wait, Wakers};
 use crate::units::{ProcessIx, ThreadRef};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -103,69 +103,63 @@ pub(super) fn threads(look: &Look<'_>) -> Vec<ThreadRef> {
     look.snapshots.iter().map(|s| s.threads.len()).enumerate().flat_map(each).collect()
 }
 
-/// The stalls of a look, the one with the most threads behind it first; and cycles a time-out will break, as notes.
-pub(super) fn find(look: &Look<'_>, voice: &Voice<'_>) -> Vec<Stall> {
-    let graph = look.graph;
-    let mut behind: BTreeMap<ThreadRef, BTreeSet<ThreadRef>> = BTreeMap::new();
-    let mut weakest: BTreeMap<ThreadRef, Certainty> = BTreeMap::new();
-    // who is about to run may have what nobody is known to hold
-    let runners = threads(look).into_iter().filter(|t| match look.movement {
-        Some(m) => m.starved.contains(t),
-        None => doing(look, *t) == Doing::Runs,
-    });
-    let running: BTreeSet<ProcessIx> = runners.map(|t| t.process).collect();
-    for wait in graph.waits.values() {
-        let counts = graph.resource(wait.on).is_some_and(|r| (is_lock(r.kind) || is_device(r.kind)) && !r.idle);
-        if !counts || doing(look, wait.thread) != Doing::Waits {
-            continue;
+/// Chains by the thread they end in.
+#[derive(Default)]
+struct Chains {
+    behind: BTreeMap<ThreadRef, BTreeSet<ThreadRef>>,
+    weakest: BTreeMap<ThreadRef, Certainty>,
+}
+
+impl Chains {
+    /// A thread waits behind `root`, or is it.
+    fn add(&mut self, suspects: &[Suspect], thread: ThreadRef, root: ThreadRef, certainty: Option<Certainty>) {
+        // a cycle is told once, whoever of it is met first
+        let round = suspect_at(suspects, root);
+        let root = round.and_then(|s| s.steps.first()).map_or(root, |s| s.thread);
+        let is_part = round.is_some_and(|r| r.steps.iter().any(|s| s.thread == thread));
+        let behind = self.behind.entry(root).or_default();
+        if !is_part && root != thread {
+            behind.insert(thread);
         }
-        if let Some((root, certainty)) = root_of(look, &running, wait.thread) {
-            // a cycle is told once, whoever of it is met first
-            let round = round_at(look, root);
-            let root = round.first().map_or(root, |s| s.thread);
-            if !round.iter().any(|s| s.thread == wait.thread) && root != wait.thread {
-                behind.entry(root).or_default().insert(wait.thread);
-            } else {
-                behind.entry(root).or_default();
-            }
-            if let Some(c) = certainty {
-                weakest.entry(root).and_modify(|w| *w = (*w).min(c)).or_insert(c);
-            }
+        if let Some(c) = certainty {
+            self.weakest.entry(root).and_modify(|w| *w = (*w).min(c)).or_insert(c);
         }
     }
-    if look.movement.is_some() {
-        // seen twice in state D at the same place: blocked in the kernel, whoever waits behind it
-        for t in threads(look).into_iter().filter(|t| doing(look, *t) == Doing::Kernel) {
-            behind.entry(t).or_default();
-        }
-    }
+}
+
+/// The stalls of a look, the one with the most threads behind it first.
+pub(super) fn find(case: Case<'_>, suspects: &[Suspect], inferred: &[Hold]) -> Vec<Stall> {
+    let Case { look, voice, .. } = case;
+    let mut chains = find_chains(look, suspects);
     // where nobody is left all wait for the same reason, and it is told once
-    let forsaken = nobody::find(look);
-    behind.retain(|root, _| forsaken.iter().all(|f| f.root.process != root.process));
-    for f in &forsaken {
-        weakest.insert(f.root, Certainty::Inferred);
+    let closed: Vec<(ThreadRef, &Component)> = find_closed(case);
+    let of = |t: &ThreadRef| closed.iter().find(|(_, c)| c.threads.contains(t));
+    chains.behind.retain(|root, _| of(root).is_none());
+    for (root, component) in &closed {
+        chains.weakest.insert(*root, Certainty::Inferred);
+        chains.behind.insert(*root, behind(look, component, *root));
     }
-    let mut order: Vec<(ThreadRef, BTreeSet<ThreadRef>)> = behind.into_iter().collect();
-    order.extend(forsaken.into_iter().map(|f| (f.root, f.behind)));
+    let mut order: Vec<(ThreadRef, BTreeSet<ThreadRef>)> = chains.behind.into_iter().collect();
     order.sort_by(|a, b| b.1.len().cmp(&a.1.len()).then(a.0.cmp(&b.0)));
     order.truncate(MAX_STALLS);
     order
         .into_iter()
         .map(|(root, behind)| {
             let holds = wanted(look, root);
-            let scene =
-                Scene { look, voice, shape: Shape::Chain { root, holds: &holds, behind: behind.len() }, inferred: &[] };
+            let closed = of(&root).map(|(_, c)| *c);
+            let shape = Shape::Chain { root, holds: &holds, behind: behind.len(), closed };
+            let scene = Scene { look, voice, shape, inferred };
             let (pattern, mut story) = scene.told();
-            let suspected = round_at(look, root);
-            if !suspected.is_empty() {
-                let round = Scene { shape: Shape::Cycle(&suspected), ..scene };
-                let waits = format!("{}. Suspected: {}.", capital(&round.round()), round.who_may_give());
+            let suspected = suspect_at(suspects, root);
+            if let Some(suspect) = suspected {
+                let round = Scene { shape: Shape::Cycle(&suspect.steps), ..scene };
+                let waits = format!("{}. Suspected: {}.", capital(&round.round()), suspect.why);
                 (story.explanation, story.advice) = (waits, SUSPECTED.to_owned());
             }
             Stall {
                 root,
-                suspected,
-                certainty: weakest.get(&root).copied(),
+                suspected: suspected.map(|s| s.steps.clone()).unwrap_or_default(),
+                certainty: chains.weakest.get(&root).copied(),
                 pattern,
                 explanation: story.explanation,
                 advice: story.advice,
@@ -175,12 +169,107 @@ pub(super) fn find(look: &Look<'_>, voice: &Voice<'_>) -> Vec<Stall> {
         .collect()
 }
 
-/// The cycle through `root` that is no deadlock only because somebody outside it may give one of its locks back.
-fn round_at(look: &Look<'_>, root: ThreadRef) -> Vec<Step> {
-    let through = |c: &&Vec<Step>| c.iter().any(|s| s.thread == root);
-    let timed = |s: &Step| look.graph.waits.get(&s.thread).is_some_and(|w| super::ends_by_itself(w.timeout));
-    let untimed = |c: &&Vec<Step>| !c.iter().any(timed);
-    look.graph.cycles.iter().filter(through).find(untimed).cloned().unwrap_or_default()
+fn find_chains(look: &Look<'_>, suspects: &[Suspect]) -> Chains {
+    let mut chains = Chains::default();
+    // who is about to run may have what nobody is known to hold
+    let runners = threads(look).into_iter().filter(|t| match look.movement {
+        Some(m) => m.starved.contains(t),
+        None => doing(look, *t) == Doing::Runs,
+    });
+    let running: BTreeSet<ProcessIx> = runners.map(|t| t.process).collect();
+    for wait in look.graph.waits.values() {
+        if doing(look, wait.thread) != Doing::Waits {
+            continue;
+        }
+        if is_for_others(look, wait) {
+            if look.movement.is_some() || !running.contains(&wait.thread.process) {
+                chains.add(suspects, wait.thread, wait.thread, None);
+            }
+            continue;
+        }
+        let counts = look.graph.resource(wait.on).is_some_and(|r| (is_lock(r.kind) || is_device(r.kind)) && !r.idle);
+        if let Some((root, certainty)) = root_of(look, &running, wait.thread).filter(|_| counts) {
+            chains.add(suspects, wait.thread, root, certainty);
+        }
+    }
+    for suspect in suspects {
+        let waits = |s: &crate::graph::Step| doing(look, s.thread) == Doing::Waits;
+        if let Some(first) = suspect.steps.first().filter(|_| suspect.steps.iter().all(waits)) {
+            // one look, and others run: who waits may be about to go on
+            if look.movement.is_some() || !suspect.steps.iter().any(|s| running.contains(&s.thread.process)) {
+                chains.add(suspects, first.thread, first.thread, None);
+            }
+        }
+    }
+    if look.movement.is_some() {
+        // seen twice in state D at the same place: blocked in the kernel, whoever waits behind it
+        for t in threads(look).into_iter().filter(|t| doing(look, *t) == Doing::Kernel) {
+            chains.behind.entry(t).or_default();
+        }
+    }
+    chains
+}
+
+/// Whether a thread waits for what no work arrives on and no thread that was read is known to be about to do: the end of a
+/// process, or room in a pipe, of processes that are not part of the run.
+fn is_for_others(look: &Look<'_>, wait: &Wait) -> bool {
+    let Some(resource) = look.graph.resource(wait.on) else { return false };
+    let kind = match resource.kind {
+        ResourceKind::ProcessExit => true,
+        ResourceKind::Pipe => !resource.idle,
+        _ => false,
+    };
+    let read = |h: &Hold| matches!(h.holder, Holder::Thread(_));
+    kind && !look.graph.holders(wait.on).iter().any(read)
+}
+
+/// The closed sets: threads that wait without a time-out, each for what only another one of them could do; one thread to tell
+/// each by. Threads that all wait for work are at rest, and so are those that the handler of a signal may wake.
+fn find_closed(case: Case<'_>) -> Vec<(ThreadRef, &Component)> {
+    let look = case.look;
+    let tell = |c: &&Component| {
+        let waits = || c.threads.iter().filter_map(|t| look.graph.waits.get(t));
+        let at_rest = waits().all(|w| actors::is_for_work(look, w));
+        if !c.is_signalled || at_rest || c.handler == Handler::Caught {
+            return None;
+        }
+        let signalled = waits().filter(|w| actors::wakers(look, w) == Some(Wakers::AnyThread));
+        // the one that should go on, with the most behind it
+        let key = |w: &&Wait| (urgency(look, w), std::cmp::Reverse(behind(look, c, w.thread).len()), w.thread);
+        signalled.min_by_key(key).map(|w| w.thread)
+    };
+    case.blocked.sinks().filter_map(|c| tell(&c).map(|root| (root, c))).collect()
+}
+
+/// How much a wait says that its thread should go on: 0, it waits for the others to be done; 1, for an event, which may be that
+/// of the end; 2, for work.
+fn urgency(look: &Look<'_>, wait: &Wait) -> u8 {
+    let kind = look.graph.resource(wait.on).map_or(ResourceKind::Unknown, |r| r.kind);
+    match kind {
+        ResourceKind::PythonBarrier | ResourceKind::PythonFuture | ResourceKind::PythonSemaphore => 0,
+        ResourceKind::PythonQueue if !actors::is_for_work(look, wait) => 0,
+        _ if actors::is_for_work(look, wait) => 2,
+        _ => 1,
+    }
+}
+
+/// Who of a component waits for `root`, directly or through others.
+fn behind(look: &Look<'_>, component: &Component, root: ThreadRef) -> BTreeSet<ThreadRef> {
+    let mut out = BTreeSet::new();
+    let mut next = vec![root];
+    while let Some(t) = next.pop() {
+        for u in look.graph.behind(t) {
+            if *u != root && component.threads.contains(u) && out.insert(*u) {
+                next.push(*u);
+            }
+        }
+    }
+    out
+}
+
+/// The cycle through `root` that is not claimed.
+fn suspect_at(suspects: &[Suspect], root: ThreadRef) -> Option<&Suspect> {
+    suspects.iter().find(|s| s.steps.iter().any(|s| s.thread == root))
 }
 
 /// What `root` holds and somebody waits for, most waited for first.
@@ -230,9 +319,9 @@ fn root_of(look: &Look<'_>, running: &BTreeSet<ProcessIx>, from: ThreadRef) -> O
                 }
                 at = t;
             }
-            // a lock whose holder is not known: with one look it may be about to be released; and a GIL nobody holds is
-            // about to be taken by one of its waiters
-            (_, None) if at == from && look.movement.is_none() && !look.facts.devices.contains_key(&at) => return None,
+            // a lock whose holder is not known may be about to be released by who runs; and a GIL nobody holds is about to be
+            // taken by one of its waiters
+            (_, None) if is_unfounded(look, running, from, at) => return None,
             (_, None) if wait.is_some_and(|w| w.timeout == Timeout::Periodic) => return None,
             (_, None) if running.contains(&at.process) && wait.is_some_and(|w| is_up_to_anyone(look, w)) => {
                 return None;
@@ -240,4 +329,12 @@ fn root_of(look: &Look<'_>, running: &BTreeSet<ProcessIx>, from: ThreadRef) -> O
             (_, None) => return Some((at, weakest)),
         }
     }
+}
+
+/// Whether one look tells nothing of a chain that ends where it begins: somebody runs.
+fn is_unfounded(look: &Look<'_>, running: &BTreeSet<ProcessIx>, from: ThreadRef, at: ThreadRef) -> bool {
+    at == from
+        && look.movement.is_none()
+        && running.contains(&at.process)
+        && !look.facts.devices.contains_key(&at)
 }

@@ -482,6 +482,7 @@ fn process(line: &Arc<Line>, told: &Told, beside: &Beside, mappings: &[Mapping])
         auxv,
         forked: proc("stat").and_then(|bytes| proc::parse_stat(&bytes)).map(|s| s.flags & PF_FORKNOEXEC != 0),
         parent: None,
+        caught: proc("status").and_then(|bytes| proc::parse_status(&bytes).caught),
         descriptors: std::collections::BTreeMap::new(),
     }
 }

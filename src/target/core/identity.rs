@@ -44,6 +44,7 @@ pub(super) fn process(notes: &Notes, mappings: &[Mapping], memory: &Segments) ->
         auxv: notes.auxv.clone(),
         forked: notes.forked,
         parent: notes.own.parent.clone(),
+        caught: notes.own.caught,
         descriptors: std::collections::BTreeMap::new(),
     }
 }

@@ -19,11 +19,14 @@ pub(in crate::target) const MAPS: u32 = 0x6873_6d01;
 /// record that is none, [`OTHERS`] for one, says that there may be more threads.
 pub(in crate::target) const THREADS: u32 = 0x6873_6d02;
 /// The program's path, then each word of its command line. Of a forked process whose parent is known, then the parent's id;
-/// then `tid name` for each of the parent's threads.
+/// then `tid name` for each of the parent's threads. Last, where known, [`SIGNALS`] and the mask of caught signals.
 pub(in crate::target) const PROCESS: u32 = 0x6873_6d03;
 
 /// The record of [`THREADS`] for threads that could not be listed.
 const OTHERS: &[u8] = b"others";
+
+/// The record of [`PROCESS`] for the signals that are caught.
+const SIGNALS: &[u8] = b"signals";
 
 /// Records taken from one note at most.
 const MAX_RECORDS: usize = 1 << 20;
@@ -51,6 +54,7 @@ pub(super) struct Own {
     pub exe: Option<PathBuf>,
     pub command: Vec<String>,
     pub parent: Option<Parent>,
+    pub caught: Option<u64>,
 }
 
 impl Own {
@@ -77,7 +81,12 @@ impl Own {
                 self.threads = threads.into_iter().flatten().collect();
             }
             PROCESS => {
-                let mut records = records(desc);
+                let is_signals = |r: &Vec<Vec<u8>>| r.first().is_some_and(|word| word == SIGNALS);
+                self.caught = records(desc)
+                    .skip(1)
+                    .find(is_signals)
+                    .and_then(|r| u64::from_str_radix(&field(&r, 1)?, 16).ok());
+                let mut records = records(desc).enumerate().filter(|(i, r)| *i == 0 || !is_signals(r)).map(|(_, r)| r);
                 let mut words = records.next().unwrap_or_default().into_iter();
                 self.exe = words.next().filter(|w| !w.is_empty()).map(|w| PathBuf::from(OsString::from_vec(w)));
                 self.command = words.map(|w| String::from_utf8_lossy(&w).into_owned()).collect();
@@ -261,6 +270,9 @@ pub(in crate::target) fn write_process(process: &Process) -> Vec<u8> {
         for (tid, name) in &parent.threads {
             line(&[tid.to_string().as_bytes(), name.as_bytes()], &mut out);
         }
+    }
+    if let Some(caught) = process.caught {
+        line(&[SIGNALS, format!("{caught:x}").as_bytes()], &mut out);
     }
     out
 }

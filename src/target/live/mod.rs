@@ -102,6 +102,7 @@ impl Live {
                 auxv: proc::parse_auxv(&auxv),
                 forked: Some(stat.flags & PF_FORKNOEXEC != 0),
                 parent: parent(&stat),
+                caught: status.caught,
                 descriptors: descriptors::read_descriptors(&directory),
             },
             remote: Guarded::open(&directory, number),

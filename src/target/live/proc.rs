@@ -91,7 +91,7 @@ pub(in crate::target) fn parse_stat(bytes: &[u8]) -> Option<Stat> {
 
 /// What `/proc/…/status` says.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Status {
+pub(in crate::target) struct Status {
     /// The process it belongs to, in our namespace.
     pub process: Option<i32>,
     /// Who traces it; 0 for nobody.
@@ -115,7 +115,7 @@ pub(super) struct Status {
 }
 
 /// Parses `status`; what is absent stays `None` (`NSpid` came with Linux 4.1).
-pub(super) fn parse_status(bytes: &[u8]) -> Status {
+pub(in crate::target) fn parse_status(bytes: &[u8]) -> Status {
     let text = String::from_utf8_lossy(bytes);
     let mut s = Status::default();
     for line in text.lines() {

@@ -32,7 +32,7 @@ mod pipe_silent;
 mod pool_self_wait;
 mod signal_handler_relock;
 
-use super::{Look, Voice, plain};
+use super::{Component, Look, Voice, plain};
 use crate::facts::{Certainty, Entered, Hold, ManagedFrame, Mode, ResourceId, ResourceKind, Wait};
 use crate::graph::Step;
 use crate::units::{FrameIx, ThreadRef, Tid};
@@ -101,6 +101,8 @@ pub enum Shape<'a> {
         holds: &'a [ResourceId],
         /// How many wait behind it.
         behind: usize,
+        /// The threads that only one another could wake, where it is one of such.
+        closed: Option<&'a Component>,
     },
 }
 
@@ -354,7 +356,10 @@ impl<'a> Scene<'a> {
                         format!("{who} {waits}")
                     }
                     kind if is_device(kind) => format!("the GPU waits for a callback in {who}, which {waits}"),
-                    _ if self.signals(step.thread, holds) => format!("{who} could signal it but {waits}"),
+                    _ if self.signals(step.thread, holds) => match self.alike(holds) {
+                        0 | 1 => format!("{who} could signal it but {waits}"),
+                        n => format!("any of {n} threads could signal it, {who} among them, but {waits}"),
+                    },
                     _ => {
                         format!("{who} {}{} and {waits}", self.voice.holds(&[holds]), self.doubt(holds, step.thread))
                     }
@@ -363,16 +368,10 @@ impl<'a> Scene<'a> {
             .collect()
     }
 
-    /// What a cycle is that is not proven: who may give one of its locks back, and why that is not excluded.
+    /// How many threads could as well be the one that ends the wait for `id`.
     #[must_use]
-    pub fn who_may_give(&self) -> String {
-        let of = |s: &Step| Some((s.waits_for, self.look.facts.returnable.get(&s.waits_for)?));
-        let Some((id, why)) = self.steps().iter().find_map(of) else { return String::new() };
-        format!(
-            "a deadlock, unless something else gives {} back; that is not excluded, since {why}, and a thread that waits for \
-             none of these, or the handler of a signal, may do so",
-            self.voice.name(id)
-        )
+    pub fn alike(&self, id: ResourceId) -> usize {
+        self.inferred.iter().filter(|h| h.of == id).count()
     }
 
     /// Whether `t` is not the holder of `id` but one who could end the wait for it.

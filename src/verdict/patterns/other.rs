@@ -17,7 +17,7 @@ fn tell(scene: &Scene<'_>) -> Option<Story> {
                 steps.first().map(|s| s.thread),
             ),
         },
-        Shape::Chain { root, holds, behind } => (
+        Shape::Chain { root, holds, behind, .. } => (
             super::outside_wait::chain(scene, root, holds, behind),
             "Do not hold a lock across a wait for something another thread or the outside must do.".to_owned(),
             Some(root),

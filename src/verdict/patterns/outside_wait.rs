@@ -134,7 +134,7 @@ fn io(scene: &Scene<'_>) -> Option<Story> {
 }
 
 fn tell(scene: &Scene<'_>, of: fn(ResourceKind) -> bool, advice: &str) -> Option<Story> {
-    let Shape::Chain { root, holds, behind } = scene.shape else { return None };
+    let Shape::Chain { root, holds, behind, .. } = scene.shape else { return None };
     let kind = match scene.wait(root) {
         Some(wait) => scene.kind(wait.on),
         None if scene.voice.state(root).and_then(|s| s.state) == Some('D') => ResourceKind::FileIo,

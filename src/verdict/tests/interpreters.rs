@@ -38,7 +38,10 @@ fn nobody_is_left_to_give_a_signal() {
 fn somebody_may_be_left_to_give_a_signal() {
     let kind = |made: &Made| made.judged().kind;
     let (made, ..) = signalled(ResourceKind::PythonBarrier, None);
-    assert_eq!(kind(&made), Kind::Idle, "whether there are handlers is not known");
+    let v = made.judged();
+    assert_eq!(v.kind, Kind::Stalled);
+    let said = &v.stalls[0].explanation;
+    assert!(said.contains("whether the program has such a handler is not known"), "{said}");
     let handler = SignalHandler { signal: 15, function: Some("stop".to_owned()) };
     let (made, ..) = signalled(ResourceKind::PythonBarrier, Some(vec![handler]));
     assert_eq!(kind(&made), Kind::Idle, "a handler may give it");
@@ -60,18 +63,18 @@ fn somebody_may_be_left_to_give_a_signal() {
     made.entry(semaphore).wakers = Wakers::AnyThread;
     made.entry(semaphore).idle = true;
     made.waits(native, semaphore);
+    assert_eq!(kind(&made), Kind::Stalled, "a handler in C may post it, and there is none");
+    made.caught = Some(1 << 9);
     assert_eq!(kind(&made), Kind::Idle, "a handler in C may post it");
 }
 
 #[test]
-fn an_event_beside_idle_workers_may_be_that_of_the_end() {
-    let pool = |workers: bool| {
+fn threads_that_all_wait_for_work_are_at_rest() {
+    let pool = |main: ResourceKind, other: ResourceKind| {
         let mut made = Made::new();
-        let (main, other) = (made.thread(1, "MainThread"), made.thread(2, "other"));
-        let event = made.resource(ResourceKind::PythonEvent, "stop", 0x20);
-        let kind = if workers { ResourceKind::PythonQueue } else { ResourceKind::PythonEvent };
-        let second = made.resource(kind, "second", 0x30);
-        for (t, on) in [(main, event), (other, second)] {
+        for (at, kind) in [(0x20, main), (0x30, other)] {
+            let t = made.thread(i32::try_from(at).unwrap(), "t");
+            let on = made.resource(kind, "", at);
             made.entry(on).wakers = Wakers::AnyThread;
             made.entry(on).idle = true;
             made.waits(t, on).mode = Mode::Any;
@@ -80,7 +83,8 @@ fn an_event_beside_idle_workers_may_be_that_of_the_end() {
         made.two_looks(&[]);
         made.judged().kind
     };
-    assert_eq!((pool(true), pool(false)), (Kind::Idle, Kind::Stalled));
+    let (queue, event) = (ResourceKind::PythonQueue, ResourceKind::PythonEvent);
+    assert_eq!([pool(queue, queue), pool(event, queue), pool(event, event)], [Kind::Idle, Kind::Stalled, Kind::Stalled]);
 }
 
 /// A thread that holds a Python lock taken in `lazy_call`, and takes it again in `inner` below `between`.

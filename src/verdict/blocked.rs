@@ -1,14 +1,146 @@
-//! The threads nobody outside could wake.
+//! Who is blocked: the threads that nobody outside could wake, and how they depend on each other.
+//!
+//! One and-or graph. A thread needs every holder of what it waits for to let go, or any one of several, or any thread of its
+//! process: that is one node, awake as long as one thread of the process is. Blocked is the greatest set of threads that only
+//! threads of the set could wake: it is what remains when all that can be woken have been taken away. Of its strongly connected
+//! components those that depend on no other are where it begins: a ring, a knot, a closed set, a lock whose holder is gone.
+//! Handlers of signals act though all threads wait; they are asked of each component, not of the set.
 
+use super::actors::{self, Handler, wakers};
 use super::Look;
 use crate::facts::{Holder, Mode, ResourceId, Timeout, Wait, Wakers};
+use crate::graph::{self, Graph};
 use crate::units::{ProcessIx, ThreadRef};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The greatest set of threads that only threads of the set could wake; `free` ones are not of it. Each thread leaves it at
-/// most once, and whoever waited for it is looked at again.
-pub(super) fn stuck(look: &Look<'_>, free: &BTreeSet<ThreadRef>) -> BTreeSet<ThreadRef> {
-    let mut set = Set::new(look, candidates(look, free));
+/// The blocked threads of a look. Computed once per verdict.
+#[derive(Debug, Default)]
+pub struct Blocked {
+    threads: BTreeSet<ThreadRef>,
+    /// Each before those that depend on it.
+    components: Vec<Component>,
+    of: BTreeMap<ThreadRef, usize>,
+}
+
+/// Threads of which each depends on all others.
+#[derive(Debug)]
+pub struct Component {
+    /// Who.
+    pub threads: BTreeSet<ThreadRef>,
+    /// Whether they depend on nobody but themselves.
+    pub is_sink: bool,
+    /// Whether some of them wait for what any thread of the process could do.
+    pub(super) is_signalled: bool,
+    /// Whether the handler of a signal may end one of their waits.
+    pub(super) handler: Handler,
+}
+
+/// A node: a thread, or any thread of a process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Node {
+    Thread(ThreadRef),
+    AnyThread(ProcessIx),
+}
+
+impl Blocked {
+    /// Finds them.
+    pub(super) fn of(look: &Look<'_>) -> Blocked {
+        let threads = find(look);
+        let mut edges: BTreeMap<Node, Vec<Node>> = BTreeMap::new();
+        for t in &threads {
+            let to = depends_on(look, &threads, *t);
+            for node in &to {
+                if let Node::AnyThread(p) = node {
+                    edges.entry(*node).or_insert_with(|| {
+                        threads.iter().filter(|t| t.process == *p).map(|t| Node::Thread(*t)).collect()
+                    });
+                }
+            }
+            edges.insert(Node::Thread(*t), to);
+        }
+        let mut blocked = Blocked { threads, ..Blocked::default() };
+        for nodes in graph::sinks_first(&edges, |to| *to) {
+            blocked.add(look, &edges, &nodes);
+        }
+        blocked
+    }
+
+    fn add(&mut self, look: &Look<'_>, edges: &BTreeMap<Node, Vec<Node>>, nodes: &BTreeSet<Node>) {
+        let thread = |n: &Node| match n {
+            Node::Thread(t) => Some(*t),
+            Node::AnyThread(_) => None,
+        };
+        let threads: BTreeSet<ThreadRef> = nodes.iter().filter_map(thread).collect();
+        if threads.is_empty() {
+            return;
+        }
+        let is_sink = nodes.iter().flat_map(|n| edges.get(n).into_iter().flatten()).all(|to| nodes.contains(to));
+        let waits = || threads.iter().filter_map(|t| look.graph.waits.get(t));
+        let handler = waits().map(|w| self.handler(look, w)).max().unwrap_or(Handler::None);
+        let is_signalled = waits().any(|w| wakers(look, w) == Some(Wakers::AnyThread));
+        self.of.extend(threads.iter().map(|t| (*t, self.components.len())));
+        self.components.push(Component { threads, is_sink, is_signalled, handler });
+    }
+
+    /// Whether the handler of a signal may end the wait. One in Python does not run as long as the main thread cannot.
+    fn handler(&self, look: &Look<'_>, wait: &Wait) -> Handler {
+        let handler = actors::handler(look, wait);
+        let native = look.graph.resource(wait.on).is_some_and(|r| {
+            matches!(r.kind, crate::facts::ResourceKind::Semaphore | crate::facts::ResourceKind::Futex)
+        });
+        let deaf = || actors::deaf_main(look, wait.thread.process).is_some_and(|main| self.threads.contains(&main));
+        if handler != Handler::None && !native && deaf() { Handler::None } else { handler }
+    }
+
+    /// Whether only blocked threads could wake `t`.
+    pub fn contains(&self, t: ThreadRef) -> bool {
+        self.threads.contains(&t)
+    }
+
+    /// How many are blocked.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Those of which `t` is one.
+    pub fn component(&self, t: ThreadRef) -> Option<&Component> {
+        self.components.get(*self.of.get(&t)?)
+    }
+
+    /// Where it begins: the components that depend on no other, in an order that only the look decides.
+    pub fn sinks(&self) -> impl Iterator<Item = &Component> {
+        self.components.iter().filter(|c| c.is_sink)
+    }
+}
+
+/// On whom of the blocked threads the wait of `t` depends.
+fn depends_on(look: &Look<'_>, threads: &BTreeSet<ThreadRef>, t: ThreadRef) -> Vec<Node> {
+    let Some(wait) = look.graph.waits.get(&t) else { return Vec::new() };
+    match wakers(look, wait) {
+        Some(Wakers::AnyThread) => vec![Node::AnyThread(t.process)],
+        Some(Wakers::Holders) => {
+            let holders = look.graph.holders(wait.on).iter().filter_map(|h| match h.holder {
+                Holder::Thread(u) if threads.contains(&u) && (u != t || takes_again(look.graph, wait)) => Some(u),
+                _ => None,
+            });
+            holders.map(Node::Thread).collect()
+        }
+        None | Some(Wakers::Outside) => Vec::new(),
+    }
+}
+
+/// Whether the thread that waits holds what it waits for itself, and cannot take it twice.
+fn takes_again(graph: &Graph, wait: &Wait) -> bool {
+    let hold = graph.hold(wait.on, wait.thread);
+    // any of several: it is one of those that could
+    hold.is_some_and(|h| wait.mode == Mode::Any || graph.resource(wait.on).is_some_and(|r| graph::self_loop(r, wait, h)))
+}
+
+/// The greatest set of threads that only threads of the set could wake. Each thread leaves it at most once, and whoever
+/// waited for it is looked at again.
+fn find(look: &Look<'_>) -> BTreeSet<ThreadRef> {
+    let mut set = Set::new(look, candidates(look));
     let mut leaving: Vec<ThreadRef> = set.inside.iter().copied().filter(|t| set.can_be_woken(*t)).collect();
     while let Some(t) = leaving.pop() {
         leaving.extend(set.leave(t));
@@ -17,7 +149,7 @@ pub(super) fn stuck(look: &Look<'_>, free: &BTreeSet<ThreadRef>) -> BTreeSet<Thr
 }
 
 /// The threads that wait for good, for all that is known of them alone.
-fn candidates(look: &Look<'_>, free: &BTreeSet<ThreadRef>) -> BTreeSet<ThreadRef> {
+fn candidates(look: &Look<'_>) -> BTreeSet<ThreadRef> {
     let waits_for_good = |w: &&Wait| {
         let moved = look.movement.is_some_and(|m| m.moved.contains(&w.thread));
         match w.timeout {
@@ -28,13 +160,7 @@ fn candidates(look: &Look<'_>, free: &BTreeSet<ThreadRef>) -> BTreeSet<ThreadRef
         }
     };
     let threads = look.graph.waits.values().filter(waits_for_good).map(|w| w.thread);
-    threads.filter(|t| !free.contains(t) && !look.graph.woken.contains(t)).collect()
-}
-
-/// Who could end a wait.
-fn wakers(look: &Look<'_>, wait: &Wait) -> Option<Wakers> {
-    let wakers = look.graph.resource(wait.on)?.wakers;
-    Some(if look.facts.returnable.contains_key(&wait.on) { Wakers::AnyThread } else { wakers })
+    threads.filter(|t| !look.graph.woken.contains(t)).collect()
 }
 
 /// Holds of one resource.
@@ -97,18 +223,14 @@ impl<'a> Set<'a> {
         let holds = self.holds.get(&wait.on);
         match (wakers(self.look, wait), holds) {
             (None | Some(Wakers::Outside), _) => true,
-            (Some(Wakers::AnyThread), _) => {
-                // shared memory: any process may signal
-                let shared = matches!(wait.on, ResourceId::Shared { .. });
-                shared || self.awake.get(&t.process).is_some_and(|n| *n > 0)
-            }
+            (Some(Wakers::AnyThread), _) => self.awake.get(&t.process).is_some_and(|n| *n > 0),
             // an unknown holder may let go at any time
             (Some(Wakers::Holders), None) => true,
             (Some(Wakers::Holders), Some(holds)) if wait.mode == Mode::Any => holds.open > 0,
             // it needs all of them: one that cannot let go is enough
             (Some(Wakers::Holders), Some(holds)) => {
                 let own = self.held_by.get(&t).is_some_and(|h| h.contains(&wait.on));
-                holds.locked == usize::from(own)
+                holds.locked == usize::from(own && !takes_again(self.look.graph, wait))
             }
         }
     }
@@ -145,7 +267,7 @@ mod tests {
     use crate::units::Tid;
 
     /// The same by the plain meaning of it: take away who can be woken, until nobody can.
-    fn stuck_by_rounds(look: &Look<'_>, free: &BTreeSet<ThreadRef>) -> BTreeSet<ThreadRef> {
+    fn blocked_by_rounds(look: &Look<'_>) -> BTreeSet<ThreadRef> {
         let graph = look.graph;
         let mut threads: BTreeMap<ProcessIx, usize> = BTreeMap::new();
         for (p, snapshot) in look.snapshots.iter().enumerate() {
@@ -167,7 +289,7 @@ mod tests {
             .values()
             .filter(waits_for_good)
             .map(|w| w.thread)
-            .filter(|t| !free.contains(t) && !graph.woken.contains(t))
+            .filter(|t| !graph.woken.contains(t))
             .collect();
         loop {
             let mut inside: BTreeMap<ProcessIx, usize> = BTreeMap::new();
@@ -182,19 +304,14 @@ mod tests {
                     Holder::Gone(..) => false,
                     Holder::Process(_) => true,
                 };
-                let anyone = look.facts.returnable.contains_key(&wait.on);
-                match wakers(look, wait).map(|w| if anyone { Wakers::AnyThread } else { w }) {
+                match wakers(look, wait) {
                     None | Some(Wakers::Outside) => true,
-                    Some(Wakers::AnyThread) => {
-                        // shared memory: any process may signal
-                        let shared = matches!(wait.on, ResourceId::Shared { .. });
-                        shared || inside.get(&t.process) < threads.get(&t.process)
-                    }
+                    Some(Wakers::AnyThread) => inside.get(&t.process) < threads.get(&t.process),
                     // an unknown holder may let go at any time
                     Some(Wakers::Holders) if holders.is_empty() => true,
                     Some(Wakers::Holders) if wait.mode == Mode::Any => holders.iter().any(out),
                     // it needs all of them: one that cannot let go is enough
-                    Some(Wakers::Holders) => holders.iter().all(|h| out(h) || h.holder == Holder::Thread(*t)),
+                    Some(Wakers::Holders) => holders.iter().all(|h| out(h) || (h.holder == Holder::Thread(*t) && !takes_again(graph, wait))),
                 }
             };
             let woken: Vec<ThreadRef> = stuck.iter().filter(|t| can_be_woken(t)).copied().collect();
@@ -248,8 +365,8 @@ mod tests {
                 made.held_by(Holder::Gone(ProcessIx(0), Tid(7)), things[0]).mode = Mode::Shared;
             }
             made.looked(|look| {
-                let found = stuck(look, &BTreeSet::new());
-                assert_eq!(found, stuck_by_rounds(look, &BTreeSet::new()), "{:?}", look.graph);
+                let found = find(look);
+                assert_eq!(found, blocked_by_rounds(look), "{:?}", look.graph);
                 some += usize::from(!found.is_empty());
                 not_all += usize::from(found.len() < look.graph.waits.len());
             });
