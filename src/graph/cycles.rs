@@ -37,8 +37,13 @@ fn components(edges: &Edges) -> Vec<BTreeSet<ThreadRef>> {
 
 /// Tarjan's strongly connected components, each before those that lead to it. `to` says where an edge leads.
 pub fn sinks_first<N: Copy + Ord, E>(edges: &BTreeMap<N, Vec<E>>, to: impl Fn(&E) -> N) -> Vec<BTreeSet<N>> {
-    let mut state =
-        Tarjan { index: BTreeMap::new(), low: BTreeMap::new(), on_stack: BTreeSet::new(), stack: Vec::new(), out: Vec::new() };
+    let mut state = Tarjan {
+        index: BTreeMap::new(),
+        low: BTreeMap::new(),
+        on_stack: BTreeSet::new(),
+        stack: Vec::new(),
+        out: Vec::new(),
+    };
     for root in edges.keys() {
         if !state.index.contains_key(root) {
             state.visit(edges, &to, *root);

@@ -208,7 +208,10 @@ fn a_deduced_hold_is_in_the_report() {
     assert_eq!(condvar.holders[0].certainty, "inferred");
     assert_eq!(condvar.holders[0].thread.as_deref(), Some("t2"));
     let text = plain(&made, TextOptions::default());
-    assert!(text.contains(" inferred ") && text.contains("DEADLOCK, 2 threads, inferred:"), "{text}");
+    assert!(
+        text.contains(" inferred ") && text.contains("DEADLOCK, 2 threads, inferred, if it was not moving:"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -46,12 +46,13 @@ impl Handler {
 /// Who could end `wait`, whatever they do now. `None` where nothing is known of the resource.
 pub(super) fn wakers(look: &Look<'_>, wait: &Wait) -> Option<Wakers> {
     let resource = look.graph.resource(wait.on)?;
-    Some(match resource.wakers {
-        // shared memory: any process may signal
-        Wakers::AnyThread if matches!(wait.on, ResourceId::Shared { .. }) => Wakers::Outside,
+    let wakers = match resource.wakers {
         Wakers::Holders if is_anyones(look, wait.on) => Wakers::AnyThread,
         wakers => wakers,
-    })
+    };
+    // shared memory: any process may signal
+    let shared = matches!(wait.on, ResourceId::Shared { .. });
+    Some(if wakers == Wakers::AnyThread && shared { Wakers::Outside } else { wakers })
 }
 
 /// Whether others than the holder may give a lock back: where its decoder says so, and where its holder is only thought to
@@ -71,9 +72,10 @@ pub(super) fn handler(look: &Look<'_>, wait: &Wait) -> Handler {
         return Handler::None;
     }
     match resource.kind {
-        _ if is_anyones(look, wait.on) => python_handler(look, wait.thread.process),
         ResourceKind::Semaphore | ResourceKind::Futex => native_handler(look, wait.thread.process),
-        kind if is_python_signal(kind) => python_handler(look, wait.thread.process),
+        // of an event loop's tasks SIGINT cancels the first (asyncio.Runner, since CPython 3.11)
+        ResourceKind::PythonTask => python_handler(look, wait.thread.process, &[SIGINT]),
+        kind if is_python_signal(kind) || is_anyones(look, wait.on) => python_handler(look, wait.thread.process, &[]),
         _ => Handler::None,
     }
 }
@@ -93,8 +95,8 @@ fn is_python_signal(kind: ResourceKind) -> bool {
     )
 }
 
-fn python_handler(look: &Look<'_>, process: ProcessIx) -> Handler {
-    match look.facts.handlers.get(&process).map(Vec::is_empty) {
+fn python_handler(look: &Look<'_>, process: ProcessIx, but: &[u32]) -> Handler {
+    match look.facts.handlers.get(&process).map(|known| known.iter().all(|h| but.contains(&h.signal))) {
         Some(true) => Handler::None,
         Some(false) => Handler::Caught,
         None => Handler::Unknown,

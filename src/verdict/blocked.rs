@@ -6,8 +6,8 @@
 //! components those that depend on no other are where it begins: a ring, a knot, a closed set, a lock whose holder is gone.
 //! Handlers of signals act though all threads wait; they are asked of each component, not of the set.
 
-use super::actors::{self, Handler, wakers};
 use super::Look;
+use super::actors::{self, Handler, wakers};
 use crate::facts::{Holder, Mode, ResourceId, Timeout, Wait, Wakers};
 use crate::graph::{self, Graph};
 use crate::units::{ProcessIx, ThreadRef};
@@ -97,12 +97,6 @@ impl Blocked {
         self.threads.contains(&t)
     }
 
-    /// How many are blocked.
-    #[cfg(test)]
-    pub fn len(&self) -> usize {
-        self.threads.len()
-    }
-
     /// Those of which `t` is one.
     pub fn component(&self, t: ThreadRef) -> Option<&Component> {
         self.components.get(*self.of.get(&t)?)
@@ -134,7 +128,9 @@ fn depends_on(look: &Look<'_>, threads: &BTreeSet<ThreadRef>, t: ThreadRef) -> V
 fn takes_again(graph: &Graph, wait: &Wait) -> bool {
     let hold = graph.hold(wait.on, wait.thread);
     // any of several: it is one of those that could
-    hold.is_some_and(|h| wait.mode == Mode::Any || graph.resource(wait.on).is_some_and(|r| graph::self_loop(r, wait, h)))
+    hold.is_some_and(|h| {
+        wait.mode == Mode::Any || graph.resource(wait.on).is_some_and(|r| graph::self_loop(r, wait, h))
+    })
 }
 
 /// The greatest set of threads that only threads of the set could wake. Each thread leaves it at most once, and whoever
@@ -311,7 +307,9 @@ mod tests {
                     Some(Wakers::Holders) if holders.is_empty() => true,
                     Some(Wakers::Holders) if wait.mode == Mode::Any => holders.iter().any(out),
                     // it needs all of them: one that cannot let go is enough
-                    Some(Wakers::Holders) => holders.iter().all(|h| out(h) || (h.holder == Holder::Thread(*t) && !takes_again(graph, wait))),
+                    Some(Wakers::Holders) => {
+                        holders.iter().all(|h| out(h) || (h.holder == Holder::Thread(*t) && !takes_again(graph, wait)))
+                    }
                 }
             };
             let woken: Vec<ThreadRef> = stuck.iter().filter(|t| can_be_woken(t)).copied().collect();

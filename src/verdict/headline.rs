@@ -227,15 +227,18 @@ fn idle(verdict: &Verdict, case: Case<'_>) -> String {
     let first = if claimed { "nothing is stuck" } else { "nothing is seen to be stuck" };
     if !all.is_empty() && all.iter().all(|t| blocked.contains(*t)) {
         let signalled = |t: &&ThreadRef| wait(t).is_some_and(|w| actors::wakers(look, w) == Some(Wakers::AnyThread));
-        let who = match all.len() {
-            1 => "the only thread waits".to_owned(),
-            n => format!("all {} wait", threads(n)),
+        let handler = all
+            .iter()
+            .filter(signalled)
+            .any(|t| wait(t).is_some_and(|w| actors::handler(look, w) != actors::Handler::None));
+        return match (all.len(), handler) {
+            (1, true) => format!("IDLE: {first}; the only thread waits for the handler of a signal"),
+            (1, false) => format!("IDLE: {first}; the only thread waits for work"),
+            (n, true) => {
+                format!("IDLE: {first}; all {} wait for one another, or for the handler of a signal", threads(n))
+            }
+            (n, false) => format!("IDLE: {first}; all {} wait for work", threads(n)),
         };
-        let handler = all.iter().filter(signalled).any(|t| {
-            wait(t).is_some_and(|w| actors::handler(look, w) != actors::Handler::None)
-        });
-        let rest = if handler { " for one another, or for the handler of a signal" } else { " for work" };
-        return format!("IDLE: {first}; {who}{rest}");
     }
     let rest_of = |t: &&ThreadRef| wait(t).is_some_and(|w| !sure(w));
     let locks: Vec<&Wait> = look.graph.waits.values().filter(|w| is_for_lock(look, w)).collect();

@@ -305,7 +305,8 @@ impl Case<'_> {
             let wait = self.look.graph.waits.get(&s.thread);
             wait.is_some_and(|w| actors::handler(self.look, w) != Handler::None)
         };
-        let thing = steps.iter().find(signalled).map_or_else(|| "one of them".to_owned(), |s| self.voice.name(s.waits_for));
+        let thing =
+            steps.iter().find(signalled).map_or_else(|| "one of them".to_owned(), |s| self.voice.name(s.waits_for));
         format!("a deadlock, unless the handler of a signal ends the wait for {thing}; {}", handler.known())
     }
 }
@@ -354,8 +355,7 @@ impl Verdict {
         for suspect in suspects {
             if !self.stalls.iter().any(|s| s.suspected == suspect.steps) {
                 let inferred = &self.inferred_holds;
-                let scene =
-                    Scene { look: case.look, voice: case.voice, shape: Shape::Cycle(&suspect.steps), inferred };
+                let scene = Scene { look: case.look, voice: case.voice, shape: Shape::Cycle(&suspect.steps), inferred };
                 let note = format!("a deadlock is suspected, not proven: {}: {}", scene.round(), suspect.why);
                 self.notes.push(note);
             }

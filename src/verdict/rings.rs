@@ -149,7 +149,11 @@ fn waits_for_end_of(look: &Look<'_>, t: ThreadRef, other: ThreadRef) -> bool {
     let Some(wait) = look.graph.waits.get(&t) else { return false };
     look.graph.resource(wait.on).is_some_and(|r| r.kind == ResourceKind::ProcessExit)
         && t.process != other.process
-        && look.graph.holders(wait.on).iter().any(|h| matches!(h.holder, Holder::Thread(u) if u.process == other.process))
+        && look
+            .graph
+            .holders(wait.on)
+            .iter()
+            .any(|h| matches!(h.holder, Holder::Thread(u) if u.process == other.process))
 }
 
 /// The knot in which `holder`, which waits for a signal, keeps something another thread of the component needs.

@@ -229,7 +229,10 @@ fn find_closed(case: Case<'_>) -> Vec<(ThreadRef, &Component)> {
     let look = case.look;
     let tell = |c: &&Component| {
         let waits = || c.threads.iter().filter_map(|t| look.graph.waits.get(t));
-        let at_rest = waits().all(|w| actors::is_for_work(look, w));
+        // who waits for an event beside workers may wait for the end, which Ctrl-C brings as well
+        let for_end = |w: &Wait| look.graph.resource(w.on).is_some_and(|r| r.kind == ResourceKind::PythonEvent);
+        let for_work = |w: &Wait| actors::is_for_work(look, w);
+        let at_rest = waits().all(|w| for_work(w) || for_end(w)) && waits().any(for_work);
         if !c.is_signalled || at_rest || c.handler == Handler::Caught {
             return None;
         }
@@ -333,8 +336,5 @@ fn root_of(look: &Look<'_>, running: &BTreeSet<ProcessIx>, from: ThreadRef) -> O
 
 /// Whether one look tells nothing of a chain that ends where it begins: somebody runs.
 fn is_unfounded(look: &Look<'_>, running: &BTreeSet<ProcessIx>, from: ThreadRef, at: ThreadRef) -> bool {
-    at == from
-        && look.movement.is_none()
-        && running.contains(&at.process)
-        && !look.facts.devices.contains_key(&at)
+    at == from && look.movement.is_none() && running.contains(&at.process) && !look.facts.devices.contains_key(&at)
 }

@@ -305,8 +305,16 @@ fn a_pool_that_needs_the_gil_its_user_keeps() {
     );
     assert_eq!(v.blocked_behind.len(), 3);
     assert_eq!(v.inferred_holds.len(), 4, "each of them could give the signal");
-    assert!(v.headline.starts_with("DEADLOCK, 2 threads, inferred, if it was not moving: thread 100"), "{}", v.headline);
-    assert!(v.headline.contains("any of 4 threads could signal it, thread 101 “worker-0” among them"), "{}", v.headline);
+    assert!(
+        v.headline.starts_with("DEADLOCK, 2 threads, inferred, if it was not moving: thread 100"),
+        "{}",
+        v.headline
+    );
+    assert!(
+        v.headline.contains("any of 4 threads could signal it, thread 101 “worker-0” among them"),
+        "{}",
+        v.headline
+    );
     for words in
         ["inferred", "recorded as held by thread 100 “MainThread”", "The 4 threads that could wake it wait for the GIL"]
     {
@@ -565,7 +573,8 @@ fn who_should_signal_is_chosen_by_evidence() {
 
 #[test]
 fn idle_is_no_word_for_a_child_or_a_full_pipe() {
-    for (kind, idle, word) in [(ResourceKind::ProcessExit, false, "peer-wait"), (ResourceKind::Pipe, false, "io-wait")] {
+    for (kind, idle, word) in [(ResourceKind::ProcessExit, false, "peer-wait"), (ResourceKind::Pipe, false, "io-wait")]
+    {
         let mut made = Made::new();
         let t = made.thread(1, "main");
         let r = made.resource(kind, "child 81", 0x20);

@@ -82,10 +82,8 @@ impl Own {
             }
             PROCESS => {
                 let is_signals = |r: &Vec<Vec<u8>>| r.first().is_some_and(|word| word == SIGNALS);
-                self.caught = records(desc)
-                    .skip(1)
-                    .find(is_signals)
-                    .and_then(|r| u64::from_str_radix(&field(&r, 1)?, 16).ok());
+                self.caught =
+                    records(desc).skip(1).find(is_signals).and_then(|r| u64::from_str_radix(&field(&r, 1)?, 16).ok());
                 let mut records = records(desc).enumerate().filter(|(i, r)| *i == 0 || !is_signals(r)).map(|(_, r)| r);
                 let mut words = records.next().unwrap_or_default().into_iter();
                 self.exe = words.next().filter(|w| !w.is_empty()).map(|w| PathBuf::from(OsString::from_vec(w)));

@@ -19,16 +19,23 @@ fn tell(scene: &Scene<'_>) -> Option<Story> {
         1 if all == 1 => "It is the only thread of the process".to_owned(),
         1 => "Every other thread of the process waits for this one, directly or through others".to_owned(),
         n if n == all => {
-            format!("All {n} threads of the process wait without a time-out, each for what only another one of them could do")
+            format!(
+                "All {n} threads of the process wait without a time-out, each for what only another one of them could do"
+            )
         }
-        n => format!("It is one of {n} threads that wait without a time-out, each for what only another one of them could do"),
+        n => format!(
+            "It is one of {n} threads that wait without a time-out, each for what only another one of them could do"
+        ),
     };
-    let others: Vec<String> = closed.threads.iter().filter(|t| **t != root).take(MAX_TOLD).map(|t| told(scene, *t)).collect();
+    let others: Vec<String> =
+        closed.threads.iter().filter(|t| **t != root).take(MAX_TOLD).map(|t| told(scene, *t)).collect();
     let others = if others.is_empty() { String::new() } else { format!(": {}", others.join("; ")) };
     let handler = match closed.handler {
-        Handler::None => ", and no function of the program is the handler of a signal: by elimination (inferred), nothing can \
+        Handler::None => {
+            ", and no function of the program is the handler of a signal: by elimination (inferred), nothing can \
                           wake it any more"
-            .to_owned(),
+                .to_owned()
+        }
         handler => format!(". Only the handler of a signal could wake it, and {}", handler.known()),
     };
     let advice = match scene.kind(wait.on) {
@@ -51,10 +58,7 @@ fn tell(scene: &Scene<'_>) -> Option<Story> {
         }
     };
     Some(Story {
-        explanation: format!(
-            "{} {nobody}{others}{handler}.",
-            chain(scene, root, holds, behind)
-        ),
+        explanation: format!("{} {nobody}{others}{handler}.", chain(scene, root, holds, behind)),
         advice: advice.to_owned(),
         culprit: Some(root),
     })

@@ -84,7 +84,7 @@ fn threads_that_all_wait_for_work_are_at_rest() {
         made.judged().kind
     };
     let (queue, event) = (ResourceKind::PythonQueue, ResourceKind::PythonEvent);
-    assert_eq!([pool(queue, queue), pool(event, queue), pool(event, event)], [Kind::Idle, Kind::Stalled, Kind::Stalled]);
+    assert_eq!([pool(queue, queue), pool(event, queue), pool(event, event)], [Kind::Idle, Kind::Idle, Kind::Stalled]);
 }
 
 /// A thread that holds a Python lock taken in `lazy_call`, and takes it again in `inner` below `between`.
