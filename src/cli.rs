@@ -160,6 +160,9 @@ pub struct Run {
     /// How long the command may run; by default as long as it likes, until SIGQUIT asks for the report
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub timeout: Option<Duration>,
+    /// How long the diagnosis may take before the command is ended without one
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = parse_duration)]
+    pub report_within: Duration,
     /// The command and its arguments
     #[arg(required = true, value_name = "CMD", trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<OsString>,
@@ -311,6 +314,8 @@ const WITH_VALUE: &[&str] = &[
     "--max-pause",
     "--save-core",
     "--exe",
+    "--timeout",
+    "--report-within",
 ];
 
 /// The first word that is no option and no option's value.

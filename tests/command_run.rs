@@ -2,10 +2,13 @@
 
 mod support;
 
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -44,7 +47,12 @@ fn first_line(child: &mut Child) -> String {
     let out = child.stdout.as_mut().expect("a piped stdout");
     // one byte at a time: what follows is left in the pipe
     let mut byte = [0];
-    while out.read(&mut byte).is_ok_and(|n| n == 1) && byte != *b"\n" {
+    let ready = |out: &std::process::ChildStdout| {
+        let mut fds = [PollFd::new(out.as_fd(), PollFlags::POLLIN)];
+        assert_ne!(poll(&mut fds, 30_000u16), Ok(0), "the command says nothing");
+        true
+    };
+    while ready(out) && out.read(&mut byte).is_ok_and(|n| n == 1) && byte != *b"\n" {
         line.push(char::from(byte[0]));
     }
     line
@@ -106,6 +114,8 @@ fn death_by_a_signal_is_passed_on_as_such() {
         assert_eq!(out.status.signal(), Some(signal as i32), "{out:?}");
         assert!(!out.status.core_dumped(), "one core is enough");
     }
+    let real_time = run(&["--", "sh", "-c", "kill -40 $$"]);
+    assert_eq!(real_time.status.signal(), Some(40));
     // what a shell makes of it
     let shell =
         Command::new("sh").args(["-c", "\"$0\" run -- sh -c 'kill -TERM $$'; echo $?", HANGSCOPE]).output().unwrap();
@@ -144,9 +154,45 @@ fn signals_are_passed_on_to_the_command() {
 
 #[test]
 fn the_command_has_the_signals_we_were_given() {
-    let out = run(&["--", "sh", "-c", "grep -E '^Sig(Blk|Ign)' /proc/self/status"]);
-    let alone = Command::new("sh").args(["-c", "grep -E '^Sig(Blk|Ign)' /proc/self/status"]).output().unwrap();
-    assert_eq!(text(&out.stdout), text(&alone.stdout));
+    let started_by: [&[&str]; 3] = [
+        &["--default-signal"],
+        &["--default-signal", "--ignore-signal=PIPE,CHLD,HUP,INT"],
+        &["--default-signal", "--block-signal=USR1,TERM,CHLD,40"],
+    ];
+    for env in started_by {
+        let say = |command: &[&str]| {
+            let mut said = Command::new("env");
+            said.args(env).args(command).args(["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"]);
+            text(&said.output().unwrap().stdout)
+        };
+        assert_eq!(say(&[HANGSCOPE, "run", "--"]), say(&[]), "{env:?}");
+    }
+    // a parent that ignores SIGCHLD must not cost us the exit code
+    let ignored = ["--ignore-signal=CHLD", HANGSCOPE, "run", "--", "sh", "-c", "exit 7"];
+    assert_eq!(Command::new("env").args(ignored).status().unwrap().code(), Some(7));
+}
+
+#[test]
+fn the_command_has_the_descriptors_we_were_given() {
+    for closed in ["", "<&-", ">&-", "<&- >&- 2>&-", "3</dev/null"] {
+        let say = |run: &str| {
+            let list = tempfile::NamedTempFile::new().unwrap();
+            let look =
+                "for fd in 0 1 2 3 4 5 6 7 8 9 10 11 12; do [ -e /proc/$$/fd/$fd ] && printf '%s ' $fd >> \"$0\"; done";
+            let status = Command::new("sh")
+                .args([
+                    "-c",
+                    &format!("{run} sh -c \"$0\" \"$1\" {closed}"),
+                    look,
+                    list.path().to_str().unwrap(),
+                    HANGSCOPE,
+                ])
+                .status();
+            assert!(status.is_ok());
+            fs::read_to_string(list.path()).unwrap()
+        };
+        assert_eq!(say("\"$2\" run --"), say(""), "{closed}");
+    }
 }
 
 #[test]
@@ -228,6 +274,280 @@ fn what_the_command_leaves_running_is_left_alone_when_it_ends() {
     signal::kill(Pid::from_raw(pid.parse().unwrap()), Signal::SIGKILL).unwrap();
 }
 
+/// The process that `hangscope run` starts to look at the command.
+fn observer(run: &Child) -> Pid {
+    let children = format!("/proc/{0}/task/{0}/children", run.id());
+    let list = fs::read_to_string(children).unwrap_or_default();
+    let pid = list.trim();
+    // named so once it has said that the command runs
+    until("it is ready", || fs::read(format!("/proc/{pid}/comm")).is_ok_and(|name| name == b"observer\n"));
+    Pid::from_raw(pid.parse().expect("one child, the observer"))
+}
+
+fn until(what: &str, done: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(20), "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+const SLEEPS: [&str; 4] = ["--", "sh", "-c", "echo $$; exec sleep 100"];
+
+#[test]
+fn any_signal_to_us_is_the_commands() {
+    for number in [libc::SIGSEGV, libc::SIGBUS, libc::SIGALRM, libc::SIGABRT, libc::SIGPROF, 40, 64] {
+        let mut child = start(&SLEEPS);
+        let pid = first_line(&mut child);
+        // nix knows no real-time signals
+        assert!(
+            Command::new("kill").args([&format!("-{number}"), &child.id().to_string()]).status().unwrap().success()
+        );
+        let out = finish(child);
+        assert_eq!(out.status.signal(), Some(number), "{out:?}");
+        assert!(!is_running(&pid));
+    }
+}
+
+#[test]
+fn a_signal_to_our_group_reaches_the_command_once() {
+    let script = "trap 'echo got USR1' USR1; trap 'exit 5' TERM; echo ready; while :; do sleep 0.01; done";
+    let mut child = in_a_group_of_its_own(&["--", "sh", "-c", script]);
+    assert_eq!(first_line(&mut child), "ready");
+    let group = Pid::from_raw(child.id().cast_signed());
+    for _ in 0..3 {
+        // to the group, then to us alone: the command gets each once
+        signal::killpg(group, Signal::SIGUSR1).unwrap();
+        assert_eq!(first_line(&mut child), "got USR1");
+        // two that wait for the same process are one
+        until("it is taken", || !is_pending(group, Signal::SIGUSR1));
+        send(&child, Signal::SIGUSR1);
+        assert_eq!(first_line(&mut child), "got USR1");
+    }
+    send(&child, Signal::SIGTERM);
+    let out = finish(child);
+    assert_eq!((text(&out.stdout).as_str(), out.status.code()), ("", Some(5)));
+}
+
+fn is_pending(pid: Pid, signal: Signal) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap_or_default();
+    u64::from_str_radix(pending.trim(), 16).unwrap_or(0) & 1 << (signal as i32 - 1) != 0
+}
+
+fn in_a_group_of_its_own(arguments: &[&str]) -> Child {
+    let [env, keys] = WITH_KEYS;
+    let mut command = Command::new(env);
+    command.args([keys, HANGSCOPE, "run"]).args(arguments);
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("hangscope starts")
+}
+
+#[test]
+fn nothing_that_stops_us_or_the_command_stops_the_deadline() {
+    let itself = ["--timeout", "300ms", "--", "sh", "-c", "echo $$; kill -STOP $$; sleep 100"];
+    let sleeps = ["--timeout", "300ms", "--", "sh", "-c", "echo $$; exec sleep 100"];
+    for (arguments, stop) in [
+        (itself, None),
+        (sleeps, Some(Signal::SIGTSTP)),
+        (sleeps, Some(Signal::SIGSTOP)),
+        (sleeps, Some(Signal::SIGTTIN)),
+    ] {
+        let mut child = start(&arguments);
+        let pid = first_line(&mut child);
+        if let Some(stop) = stop {
+            send(&child, stop);
+        }
+        let out = finish(child);
+        assert_eq!(out.status.code(), Some(124), "{out:?}");
+        assert!(!is_running(&pid), "{out:?}");
+    }
+}
+
+#[test]
+fn who_kills_us_ends_the_command_too() {
+    let mut child = start(&["--", "sh", "-c", "trap '' HUP; sleep 100 & echo $!; wait"]);
+    let pid = first_line(&mut child);
+    send(&child, Signal::SIGKILL);
+    assert_eq!(finish(child).status.signal(), Some(Signal::SIGKILL as i32));
+    until("the command has ended", || !is_running(&pid));
+}
+
+#[test]
+fn a_diagnosis_that_fails_is_told_and_the_tree_is_ended_all_the_same() {
+    // killed before it was asked, and hung
+    for (killed_by, within, why) in [
+        (Some(Signal::SIGKILL), "1m", "the process that makes it is gone: it was killed by SIGKILL"),
+        (None, "1ms", "it took longer than 1ms"),
+    ] {
+        let mut child = start(&[
+            "--timeout",
+            "500ms",
+            "--report-within",
+            within,
+            "--",
+            "sh",
+            "-c",
+            "trap '' TERM; echo $$; sleep 100; :",
+        ]);
+        let pid = first_line(&mut child);
+        if let Some(signal) = killed_by {
+            signal::kill(observer(&child), signal).unwrap();
+        }
+        let out = finish(child);
+        assert_eq!(out.status.code(), Some(124));
+        assert!(text(&out.stderr).contains(&format!("the diagnosis failed: {why}\n")), "{out:?}");
+        assert!(!is_running(&pid));
+    }
+}
+
+/// The observer's threads: more than one while it makes a diagnosis.
+fn diagnoses(observer: Pid) -> bool {
+    fs::read_dir(format!("/proc/{observer}/task")).is_ok_and(|tasks| tasks.count() > 1)
+}
+
+#[test]
+fn the_diagnosis_may_die_or_be_interrupted() {
+    for (to_observer, signal, why) in [
+        (true, Signal::SIGKILL, "the process that made it is gone: it was killed by SIGKILL"),
+        (false, Signal::SIGINT, "interrupted by SIGINT"),
+    ] {
+        let mut child = start(&["--", "sh", "-c", "trap '' INT; echo $$; sleep 100; :"]);
+        let pid = first_line(&mut child);
+        let observer = observer(&child);
+        send(&child, Signal::SIGQUIT);
+        until("the diagnosis has begun", || diagnoses(observer));
+        let to = if to_observer { observer } else { Pid::from_raw(child.id().cast_signed()) };
+        signal::kill(to, signal).unwrap();
+        let out = finish(child);
+        assert_eq!(out.status.code(), Some(124));
+        assert!(text(&out.stderr).contains(why), "{out:?}");
+        assert!(!is_running(&pid));
+    }
+}
+
+#[test]
+fn who_asks_twice_does_not_wait() {
+    let mut child = start(&["--", "sh", "-c", "trap '' INT TERM; echo $$; while :; do sleep 0.1; done"]);
+    let pid = first_line(&mut child);
+    let observer = observer(&child);
+    let began = Instant::now();
+    send(&child, Signal::SIGQUIT);
+    until("the diagnosis has begun", || diagnoses(observer));
+    send(&child, Signal::SIGINT);
+    until("the diagnosis has been given up", || !Path::new(&format!("/proc/{observer}")).exists());
+    assert!(is_running(&pid), "the command has its time to end");
+    send(&child, Signal::SIGINT);
+    assert_eq!(finish(child).status.code(), Some(124));
+    assert!(began.elapsed() < Duration::from_millis(2500), "{:?}", began.elapsed());
+    assert!(!is_running(&pid));
+}
+
+#[test]
+fn thread_names_may_be_any_bytes() {
+    let script = "trap '' TERM; printf '\\377)\\n x' > /proc/$$/comm; echo $$; while :; do sleep 0.1; done";
+    let mut child = start(&["--timeout", "200ms", "--", "sh", "-c", script]);
+    let pid = first_line(&mut child);
+    assert_eq!(finish(child).status.code(), Some(124));
+    assert!(!is_running(&pid));
+}
+
+/// No `/proc`, and one that shows another namespace: nobody is signalled who is not proven ours, all who are ours are ended.
+#[test]
+fn without_a_proc_of_our_own_the_tree_is_ended_and_nobody_else() {
+    if !nix::unistd::geteuid().is_root()
+        || Command::new("unshare").args(["--mount", "--pid", "--fork", "true"]).status().is_ok_and(|s| !s.success())
+    {
+        eprintln!("skipped: needs root and unshare");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let pids = directory.path().join("pids");
+    let mut bystander = Command::new("sleep").arg("100").spawn().unwrap();
+    let script = format!(
+        "$0 \"$1\" run --timeout 200ms -- sh -c 'trap \"\" TERM; (setsid sh -c \"trap \\\"\\\" TERM; echo \\$\\$ > {0}.2; sleep 100; :\" &); echo $$ > {0}; sleep 100; :'
+         echo code $?; for pid in $(cat {0} {0}.2); do kill -0 $pid 2>/dev/null && echo alive $pid; done",
+        pids.display()
+    );
+    let no_proc = format!("umount -l /proc; {script}");
+    for (unshare, script) in [(["--mount", "--mount"], &no_proc), (["--pid", "--fork"], &script)] {
+        let said = Command::new("unshare").args(unshare).args(["sh", "-c", script, "", HANGSCOPE]).output().unwrap();
+        assert_eq!(text(&said.stdout), "code 124\n", "{said:?}");
+        assert!(text(&said.stderr).contains("/proc is not mounted here, or shows another PID namespace"), "{said:?}");
+        assert_eq!(fs::read_to_string(&pids).unwrap().lines().count(), 1);
+    }
+    assert!(bystander.try_wait().unwrap().is_none(), "a process that is not ours was ended");
+    let _ = bystander.kill();
+    let _ = bystander.wait();
+}
+
+#[test]
+fn chains_of_forks_are_ended() {
+    const CHAIN: &str = "
+        #include <signal.h>
+        #include <stdio.h>
+        #include <time.h>
+        #include <unistd.h>
+        int main(void) {
+            signal(SIGTERM, SIG_IGN);
+            time_t began = time(0);
+            for (int i = 0; i < 4; i++) {
+                if (fork() == 0) {
+                    setsid();
+                    /* each goes on in its child; the last of all closes stdout */
+                    while (time(0) - began < 40) { if (fork() > 0) _exit(0); }
+                    _exit(0);
+                }
+            }
+            puts(\"ready\");
+            fflush(stdout);
+            for (;;) pause();
+        }";
+    let scratch = support::Scratch::new("chain");
+    let (source, program) = (scratch.path().join("chain.c"), scratch.path().join("chain"));
+    fs::write(&source, CHAIN).unwrap();
+    support::build::compile_on_host(&source, &program, &[]).unwrap();
+    let began = Instant::now();
+    let mut child = start(&["--timeout", "200ms", "--", program.to_str().unwrap()]);
+    assert_eq!(first_line(&mut child), "ready");
+    // stdout is read to its end: nobody who had it is left
+    let out = finish(child);
+    assert_eq!(out.status.code(), Some(124), "{out:?}");
+    assert!(!text(&out.stderr).contains("stays behind"), "{out:?}");
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
+#[test]
+fn who_we_had_before_is_left_alone() {
+    let script = "sleep 100 >/dev/null 2>&1 & echo $!; exec \"$0\" run --timeout 200ms -- sleep 100";
+    let out = Command::new("sh").args(["-c", script, HANGSCOPE]).output().unwrap();
+    let pid = text(&out.stdout).trim().to_owned();
+    assert_eq!(out.status.code(), Some(124));
+    assert!(is_running(&pid), "{out:?}");
+    signal::kill(Pid::from_raw(pid.parse().unwrap()), Signal::SIGKILL).unwrap();
+}
+
+#[test]
+fn nobody_has_to_read_the_report() {
+    // stderr is full, and its reader does nothing
+    let script = "trap '' PIPE; head -c 1000000 /dev/zero >&2 & sleep 0.01; echo $$; exec sleep 100";
+    let mut child = start(&["--timeout", "200ms", "--", "sh", "-c", script]);
+    let pid = first_line(&mut child);
+    until("the command was ended", || !is_running(&pid));
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(124));
+}
+
+#[test]
+fn a_report_of_a_late_command_says_so() {
+    let out = run(&["--timeout", "200ms", "-q", "--", "sleep", "100"]);
+    let report = text(&out.stderr);
+    assert!(
+        report.starts_with("hangscope: no deadlock was found, but the command had not ended: it was waiting\n"),
+        "{report}"
+    );
+    assert!(report.contains("(sleep): its main thread sleeps\n"), "{report}");
+}
+
 /// Types `keys` at a terminal where `hangscope run` is, once CMD has said "ready"; all that the terminal showed.
 ///
 /// `script` gives the command to `$SHELL -c`. That shell must not stay beside hangscope in the terminal's foreground
@@ -275,4 +595,14 @@ fn ctrl_backslash_asks_for_the_report() {
     };
     assert!(shown.contains("asked to report"), "{shown}");
     assert!(shown.ends_with("[124]"), "{shown}");
+}
+
+#[test]
+fn the_terminal_of_a_killed_command_is_put_in_order() {
+    for end in ["kill -9 $$", "exec sleep 100"] {
+        let script = format!("stty raw -echo; echo ready; {end}").replace('$', "\\$");
+        let command = format!("sh -c \"{HANGSCOPE} run --timeout 300ms -- sh -c '{script}'; stty -a\"");
+        let Some(shown) = at_a_terminal(&command, b"") else { return };
+        assert!(shown.contains(" echo ") && shown.contains(" icanon "), "{shown}");
+    }
 }

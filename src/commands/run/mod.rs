@@ -1,22 +1,42 @@
 //! `hangscope run [--timeout D] -- CMD...`: the observer that stands outside the locks.
 //!
 //! CMD runs as if it had been started alone: its output, its exit status and the signals it is sent are its own. At the
-//! deadline, or on SIGQUIT, every process below us is diagnosed before any is ended. Being the ancestor, we need no
-//! privilege for that; as child subreaper we stay the ancestor of what CMD leaves behind.
+//! deadline, or on SIGQUIT, every process below us is diagnosed before any is ended.
+//!
+//! ```text
+//! run (supervisor): signals, deadline, ends the tree
+//!  └─ observer: starts CMD, diagnoses the tree; may die or hang
+//!      └─ CMD and its processes
+//! ```
+//!
+//! Being their ancestors, both need no privilege; as child subreapers they stay the ancestors of what CMD leaves behind.
 
-mod child;
+mod channel;
+mod inherited;
+mod observer;
+mod output;
+mod signals;
+mod supervisor;
+mod sys;
+mod terminal;
 mod tree;
 
-use crate::cli::{Common, Run};
-use crate::diagnose;
-use crate::units::Pid;
+use crate::cli::{Common, Format, Run};
 use anyhow::Context;
-use child::{Child, Event};
+use channel::Outcome;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::Signal;
+use output::Output;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
-use std::panic::{self, AssertUnwindSafe};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use supervisor::{Event, Supervisor};
+use sys::How;
+use terminal::Terminal;
 
 /// `run`: the deadline passed, or a report was asked for.
 pub const DEADLINE: u8 = 124;
@@ -25,40 +45,74 @@ const NOT_EXECUTABLE: u8 = 126;
 /// CMD was not found, as shells say it.
 const NOT_FOUND: u8 = 127;
 
-/// Processes diagnosed at all. A larger tree is a build, not a deadlock; what is left out is said.
-const AT_MOST: usize = 128;
+/// How long the report may wait for its reader before the tree is ended, and again afterwards.
+const READER: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(60)];
 
 /// Runs CMD to its end, or to its diagnosis.
 ///
 /// # Errors
 /// When we cannot watch over a child at all. CMD that cannot be started gives 126 or 127, as a shell would.
 pub fn run(args: &Run, common: &Common) -> anyhow::Result<u8> {
-    let Some((program, arguments)) = args.command.split_first() else {
+    let Some(program) = args.command.first() else {
         anyhow::bail!("no command given; write hangscope run -- CMD");
     };
-    let mut child = match Child::spawn(program, arguments) {
-        Ok(child) => child,
-        Err(child::SpawnError::Start(error)) => {
-            eprintln!("hangscope: cannot run {}: {}", program.to_string_lossy(), why_not(program, &error));
+    let report = report_file().context("cannot prepare to watch over the command")?;
+    let terminal = Terminal::save();
+    let mut supervisor = Supervisor::start(&args.command, common, &report, on_a_terminal())
+        .context("cannot prepare to watch over the command")?;
+    let deadline = args.timeout.and_then(|t| Instant::now().checked_add(t));
+    let why = match supervisor.watch(deadline) {
+        Event::Ended(how) => {
+            supervisor.dismiss();
+            if let Some(terminal) = &terminal {
+                terminal.restore(matches!(how, How::Killed(_)));
+            }
+            return Ok(pass_on(how));
+        }
+        Event::NotStarted(error) => {
+            supervisor.dismiss();
+            let line = format!("hangscope: cannot run {}: {}", program.to_string_lossy(), why_not(program, &error));
+            let _ = writeln!(io::stderr(), "{line}");
             return Ok(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE });
         }
-        Err(other) => return Err(other.into()),
-    };
-    let deadline = args.timeout.and_then(|t| Instant::now().checked_add(t));
-    let why = match child.watch(deadline).context("cannot wait for the command")? {
-        Event::Ended(status) => return Ok(child::pass_on(status)),
-        Event::Deadline => {
-            format!("still running after {}", spoken(args.timeout.unwrap_or_default()))
+        Event::Lost(how) => {
+            supervisor.end();
+            anyhow::bail!("the process that starts the command is gone: {how}");
         }
-        Event::Asked => "asked to report (SIGQUIT)".to_string(),
+        Event::Deadline => format!("still running after {}", spoken(args.timeout.unwrap_or_default())),
+        Event::Asked => "asked to report (SIGQUIT)".to_owned(),
     };
-    let (pids, left_out) = tree::of_our_children();
-    let outcome = diagnose_tree(&pids, common);
-    report(&program.to_string_lossy(), &why, outcome, (pids.len(), left_out), common);
-    for survivor in child.end_tree() {
-        eprintln!("hangscope: process {survivor} does not end, not even by SIGKILL; it stays behind");
+    let outcome = supervisor.diagnose(args.report_within);
+    let hurried = matches!(outcome, Err((_, true)));
+    let mut output = Output::new();
+    tell(&mut output, &program.to_string_lossy(), &why, outcome, &report, common);
+    if !hurried {
+        output.finish(READER[0], &mut || supervisor.asked_to_end().is_some());
     }
+    for survivor in supervisor.end() {
+        output.say(&format!("hangscope: process {survivor} does not end, not even by SIGKILL; it stays behind\n"));
+    }
+    if let Some(terminal) = &terminal {
+        terminal.restore(true);
+    }
+    output.finish(READER[1], &mut || supervisor.asked_to_end().is_some());
     Ok(DEADLINE)
+}
+
+/// A file without a name, which the observer writes and we read.
+fn report_file() -> io::Result<File> {
+    match memfd_create(c"report", MFdFlags::MFD_CLOEXEC) {
+        Ok(fd) => Ok(fd.into()),
+        Err(_) => tempfile::tempfile(),
+    }
+}
+
+/// CMD has them now. Where we kept them, whoever writes to CMD or reads from it would not see that CMD closed its end.
+fn let_go_of_standard_streams() {
+    if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
+        let _ = nix::unistd::dup2_stdin(&null);
+        let _ = nix::unistd::dup2_stdout(&null);
+    }
 }
 
 /// Why CMD could not be started, and what to try.
@@ -81,54 +135,80 @@ fn why_not(program: &OsString, error: &io::Error) -> String {
     }
 }
 
-/// Diagnoses every process, as one graph. Nothing here can fail or panic its way out: the tree is still to be ended.
-fn diagnose_tree(pids: &[Pid], common: &Common) -> Result<String, String> {
-    let options = common.diagnose_options();
-    let all = || match diagnose::live(pids, &options) {
-        Ok(d) => Ok(super::render(&d, common, common.output.is_none())),
-        Err(e) => Err(super::one_line(&e.into())),
-    };
-    panic::catch_unwind(AssertUnwindSafe(all))
-        .unwrap_or_else(|_| Err("the analysis broke off; please report this".to_owned()))
-}
-
-/// Writes the report to stderr or the file of `-o`. What goes wrong is told and no more. `count`: processes of the tree, and
-/// how many more there are.
-fn report(
+/// Tells what was found: the report to stderr or the file of `-o`, or why there is none.
+fn tell(
+    output: &mut Output,
     program: &str,
     why: &str,
-    outcome: Result<String, String>,
-    (count, left_out): (usize, usize),
+    outcome: Result<Outcome, (String, bool)>,
+    report: &File,
     common: &Common,
 ) {
-    let (mut out, silent) = match outcome {
-        Ok(text) => (text, None),
-        Err(line) => (String::new(), Some(format!("hangscope: not looked at: {line}"))),
+    let (outcome, failed) = match outcome {
+        Ok(outcome) => match outcome.failed {
+            Some(why) => (None, Some(why)),
+            None => (Some(outcome), None),
+        },
+        Err((why, _)) => (None, Some(why)),
     };
-    if !out.is_empty() && !out.ends_with('\n') {
-        out.push('\n');
-    }
-    let mut stderr = io::stderr().lock();
-    // a broken stderr must not keep us from ending the tree
-    let mut say = |text: &str| drop(stderr.write_all(text.as_bytes()));
     if !common.quiet {
+        let count = outcome.as_ref().map_or(1, |o| o.processes);
         let among = if count > 1 { format!("; its tree has {count} processes") } else { String::new() };
-        say(&format!("hangscope: {program}: {why}{among}\n"));
+        output.say(&format!("hangscope: {program}: {why}{among}\n"));
     }
-    if let Some(line) = silent {
-        say(&format!("{line}\n"));
+    if let Some(why) = failed {
+        output.say(&format!("hangscope: the diagnosis failed: {why}\n"));
     }
-    if left_out > 0 {
-        say(&format!("hangscope: {left_out} more processes of the tree were not looked at\n"));
+    let Some(outcome) = outcome else { return };
+    if outcome.left_out > 0 {
+        output.say(&format!("hangscope: {} more processes of the tree were not looked at\n", outcome.left_out));
+    }
+    // a report that says of a command out of time that nothing is stuck must not stand alone
+    if !common.quiet || common.form() == Format::Text {
+        for line in &outcome.meanwhile {
+            output.say(&format!("hangscope: {line}\n"));
+        }
+    }
+    let mut text = match read_all(report) {
+        Ok(text) => text,
+        Err(e) => return output.say(&format!("hangscope: the diagnosis failed: its report cannot be read: {e}\n")),
+    };
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
     }
     match &common.output {
-        Some(path) => match super::write_text(path, &out) {
-            Ok(()) if common.quiet => {}
-            Ok(()) => say(&format!("hangscope: the report is in {}\n", path.display())),
-            Err(e) => say(&format!("hangscope: cannot write the report to {}: {e}\n{out}", path.display())),
-        },
-        None => say(&out),
+        Some(path) => output.file(path, text, common.quiet),
+        None => output.say(&text),
     }
+}
+
+/// All of a file, from its beginning.
+fn read_all(file: &File) -> io::Result<String> {
+    let mut bytes = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(0)];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Ends as CMD ended: with its exit code, or by the signal that killed it, so that whoever waits for us sees the same.
+/// Where that signal does not end us (process 1 of a container), 128 + its number, as a shell says it.
+fn pass_on(how: How) -> u8 {
+    match how {
+        How::Exited(code) => u8::try_from(code).unwrap_or(u8::MAX),
+        How::Killed(signal) | How::Stopped(signal) => {
+            // one core is enough, and it is CMD's
+            if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_CORE) {
+                let _ = setrlimit(Resource::RLIMIT_CORE, 0, hard);
+            }
+            sys::raise(signal);
+            u8::try_from(128 + signal).unwrap_or(u8::MAX)
+        }
+        How::Continued => 0,
+    }
+}
+
+/// `SIGBUS`; a real-time signal by its number.
+fn signal_name(number: i32) -> String {
+    Signal::try_from(number).map_or_else(|_| format!("signal {number}"), |signal| signal.as_str().to_owned())
 }
 
 /// A duration as a person writes it: `60s`, `1h30m`, `1.5s`.
