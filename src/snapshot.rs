@@ -413,7 +413,7 @@ mod tests {
 
     impl Files for Ourselves {
         fn open(&self, _: &Mapping) -> Result<FileBytes, TargetError> {
-            Ok(FileBytes::map(&File::open("/proc/self/exe").unwrap()).unwrap())
+            Ok(FileBytes::of_file(File::open("/proc/self/exe").unwrap()).unwrap())
         }
 
         fn open_path(&self, path: &Path) -> Result<FileBytes, TargetError> {

@@ -27,7 +27,7 @@ struct Beside(PathBuf);
 
 impl DebugFiles for Beside {
     fn open(&self, path: &Path) -> Option<FileBytes> {
-        FileBytes::map(&File::open(path).ok()?).ok()
+        FileBytes::of_file(File::open(path).ok()?).ok()
     }
 
     fn directories(&self) -> Vec<PathBuf> {
@@ -36,7 +36,7 @@ impl DebugFiles for Beside {
 }
 
 fn open(path: &Path, debug_dir: &Path) -> ElfFile {
-    let elf = ElfFile::parse(FileBytes::map(&File::open(path).unwrap()).unwrap()).unwrap();
+    let elf = ElfFile::parse(FileBytes::of_file(File::open(path).unwrap()).unwrap()).unwrap();
     elf.with_debug_files(path.to_path_buf(), Arc::new(Beside(debug_dir.to_path_buf())))
 }
 
@@ -93,7 +93,7 @@ impl Split {
     /// which tells lines too.
     fn assert_found(&self, debug_dir: &Path, separate: bool) {
         let whole = open(&self.whole, Path::new("/nowhere"));
-        let alone = ElfFile::parse(FileBytes::map(&File::open(&self.program).unwrap()).unwrap()).unwrap();
+        let alone = ElfFile::parse(FileBytes::of_file(File::open(&self.program).unwrap()).unwrap()).unwrap();
         let found = open(&self.program, debug_dir);
         let name = "_ZL15hidden_functioni";
         let function = whole.find_symbol(name).unwrap();

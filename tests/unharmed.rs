@@ -7,10 +7,15 @@ use std::time::{Duration, Instant};
 
 /// Compiles a program.
 fn compile(path: &str) -> PathBuf {
+    compile_with(path, "", &[])
+}
+
+/// The same with more arguments; `suffix` tells the results apart.
+fn compile_with(path: &str, suffix: &str, arguments: &[&str]) -> PathBuf {
     let name = Path::new(path).file_stem().unwrap().to_str().unwrap();
-    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("unharmed-{name}-{}", std::process::id()));
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("unharmed-{name}{suffix}-{}", std::process::id()));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-    let built = Command::new("cc").args(["-O1", "-g", "-pthread", "-o"]).arg(&out).arg(source).status();
+    let built = Command::new("cc").args(["-O1", "-g", "-pthread", "-o"]).arg(&out).args(arguments).arg(source).status();
     assert!(built.is_ok_and(|s| s.success()), "needs cc");
     out
 }
@@ -126,4 +131,77 @@ fn the_longest_pause_holds_for_many_threads_on_a_busy_machine() {
     drop(busy);
     runs_on(pid);
     assert!(shortest <= allowed, "{shortest:?} of {allowed:?}");
+}
+
+/// A library in use, and the program that sleeps in it.
+fn asleep(suffix: &str) -> (PathBuf, Running) {
+    let library = compile_with("tests/live/asleep.c", suffix, &["-DLIBRARY", "-shared", "-fPIC"]);
+    let program = compile_with("tests/live/asleep.c", &format!("{suffix}-program"), &["-ldl"]);
+    let mut p = Running::of(Command::new(program).arg(&library));
+    assert_eq!(p.line(), "ready");
+    // it has written, but may not sleep yet, and on its way there its own code must not be gone
+    let until = Instant::now() + Duration::from_secs(10);
+    while !std::fs::read_to_string(format!("/proc/{}/syscall", p.child.id())).is_ok_and(|s| s.starts_with("230 ")) {
+        assert!(Instant::now() < until, "it does not sleep");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    (library, p)
+}
+
+#[test]
+fn a_library_that_is_rewritten_meanwhile_ends_nobody() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let (library, p) = asleep("-rewritten");
+    let pid = p.child.id().to_string();
+    let whole = std::fs::read(&library).unwrap();
+    let (over, rounds) = (AtomicBool::new(false), std::sync::atomic::AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            use std::os::unix::fs::FileExt;
+            let file = std::fs::File::options().write(true).open(&library).unwrap();
+            for len in [0, 64, 4096, whole.len() / 2].into_iter().cycle() {
+                file.set_len(len as u64).unwrap();
+                file.write_all_at(&whole, 0).unwrap();
+                rounds.fetch_add(1, Ordering::Relaxed);
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        for _ in 0..25 {
+            let ran = hangscope(&["attach", "--samples", "1", &pid]);
+            let known = ran.code.is_some_and(|c| [0, 3, 4].contains(&c));
+            if !known {
+                over.store(true, Ordering::Relaxed);
+            }
+            assert!(known, "{:?} {}", ran.code, ran.out);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    assert!(rounds.into_inner() > 25);
+    runs_on(p.child.id());
+}
+
+#[test]
+fn a_pipe_or_a_device_under_a_librarys_name_is_not_opened() {
+    let (library, p) = asleep("-replaced");
+    let pid = p.child.id().to_string();
+    let pipe = |at: &Path| nix::unistd::mkfifo(at, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::fs::remove_file(&library).unwrap();
+    for kind in ["pipe", "link to a pipe", "link to a device"] {
+        match kind {
+            "pipe" => pipe(&library),
+            "link to a pipe" => {
+                let elsewhere = library.with_extension("pipe");
+                pipe(&elsewhere);
+                std::os::unix::fs::symlink(elsewhere, &library).unwrap();
+            }
+            _ => std::os::unix::fs::symlink("/dev/tty", &library).unwrap(),
+        }
+        let ran = hangscope(&["attach", "--samples", "1", &pid]);
+        assert!(ran.took < Duration::from_secs(20) && ran.code.is_some(), "{kind}: {:?}", ran.took);
+        assert!(ran.out.contains("waits for"), "{kind}: {}", ran.out);
+        std::fs::remove_file(&library).unwrap();
+        runs_on(p.child.id());
+    }
 }

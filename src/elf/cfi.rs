@@ -129,8 +129,12 @@ const UDATA4: u8 = 3;
 const DATAREL_SDATA4: u8 = 0x3b;
 
 impl EhFrameHdr {
-    /// Parses `.eh_frame_hdr`, which stands at `vaddr` (LSB Core, "Exception Frame Header").
-    pub(super) fn parse(bytes: &[u8], vaddr: u64) -> Option<EhFrameHdr> {
+    /// Bytes before its table, at most.
+    pub(super) const HEAD: usize = 16;
+
+    /// Parses the head of `.eh_frame_hdr`, which stands at `vaddr` and is `len` bytes long (LSB Core, "Exception Frame
+    /// Header").
+    pub(super) fn parse(bytes: &[u8], len: usize, vaddr: u64) -> Option<EhFrameHdr> {
         let [1, pointer, count, table] = *bytes.get(..4)? else { return None };
         let (eh_frame, at) = match pointer {
             PCREL_SDATA4 => {
@@ -144,7 +148,7 @@ impl EhFrameHdr {
                 let count = usize::try_from(u32_at(bytes, at)?).ok()?;
                 let from = at.checked_add(4)?;
                 // a table cut short (a page missing from a core) is used as far as it goes
-                let to = from.checked_add(count.checked_mul(8)?)?.min(bytes.len());
+                let to = from.checked_add(count.checked_mul(8)?)?.min(len);
                 (from < to).then(|| from..to - (to - from) % 8)
             })
             .flatten();
@@ -251,12 +255,12 @@ impl FrameSection {
     }
 
     fn search(&self, table: &SearchTable, at: u64) -> Option<usize> {
-        let entries = self.bytes.get(table.range.clone())?;
         let word = |i: usize| {
-            let relative = u32_at(entries, i.checked_mul(4)?)?.cast_signed();
+            let at = table.range.start.checked_add(i.checked_mul(4)?)?;
+            let relative = u32_at(self.bytes.get_at(at, 4)?, 0)?.cast_signed();
             Some(table.base.wrapping_add_signed(i64::from(relative)))
         };
-        let (mut low, mut high) = (0, entries.len() / 8);
+        let (mut low, mut high) = (0, table.range.len() / 8);
         while low < high {
             let middle = low + (high - low) / 2;
             if word(middle * 2)? <= at { low = middle + 1 } else { high = middle }
@@ -348,9 +352,9 @@ mod tests {
         hdr.extend(0x1000u32.to_le_bytes());
         hdr.extend(u32::MAX.to_le_bytes());
         hdr.extend([0; 21]);
-        let parsed = EhFrameHdr::parse(&hdr, 0x400).unwrap();
+        let parsed = EhFrameHdr::parse(&hdr, hdr.len(), 0x400).unwrap();
         assert_eq!(parsed, EhFrameHdr { eh_frame: 0x1404, table: Some(12..28) });
-        assert!(EhFrameHdr::parse(&hdr[..9], 0x400).unwrap().table.is_none());
-        assert!(EhFrameHdr::parse(&[2, 0, 0, 0], 0).is_none());
+        assert!(EhFrameHdr::parse(&hdr[..9], 9, 0x400).unwrap().table.is_none());
+        assert!(EhFrameHdr::parse(&[2, 0, 0, 0], 4, 0).is_none());
     }
 }

@@ -81,7 +81,7 @@ pub(super) fn find_debug_file(
     let below = files.directories().into_iter().map(|d| d.join(dir.strip_prefix("/").unwrap_or(dir)).join(name));
     let belongs = |c: &Companion| match (build_id, c.build_id()) {
         (Some(ours), Some(theirs)) => ours == theirs,
-        _ => crc32(&c.bytes) == crc,
+        _ => c.bytes.all().is_some_and(|all| crc32(all) == crc),
     };
     beside.chain(below).find_map(|at| open(at).filter(|c| belongs(c)))
 }

@@ -162,9 +162,9 @@ impl ElfFile {
         let part = self.headers.dynamic?;
         let size = usize::try_from(part.size).ok()?.min(ENTRY_BOUND * 16);
         let range = self.range_at(Vaddr(part.vaddr), None)?;
-        let bytes = self.bytes.get(range)?;
+        let bytes = self.bytes.get_at(range.start, size.min(range.len()))?;
         let bias = self.pointer_bias;
-        Dynamic::parse(bytes.get(..size.min(bytes.len()))?, |v| unrelocated(&self.headers, bias, v))
+        Dynamic::parse(bytes, |v| unrelocated(&self.headers, bias, v))
     }
 
     /// The symbol whose address the loader puts into the slot at `slot` of the global offset table: what a call through the
@@ -256,7 +256,7 @@ fn load_parts<'h>(
     }
     if let Some(part) = headers.eh_frame_hdr {
         let hdr = pieces.load(memory, bias, part.vaddr, part.size.min(rest_of_segment(part.vaddr)), false);
-        if let Some(hdr) = hdr.and_then(|b| EhFrameHdr::parse(b, part.vaddr)) {
+        if let Some(hdr) = hdr.and_then(|b| EhFrameHdr::parse(b, b.len(), part.vaddr)) {
             pieces.load(memory, bias, hdr.eh_frame, rest_of_segment(hdr.eh_frame), false);
         }
     }

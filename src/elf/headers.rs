@@ -1,7 +1,7 @@
 //! The ELF headers: program headers, section headers, notes. Reads only bytes and trusts none of them.
 
 use super::{ElfError, Segment};
-use crate::memory::{u16_at, u32_at, u64_at};
+use crate::memory::{FileBytes, u16_at, u32_at, u64_at};
 use crate::units::Vaddr;
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ pub(super) fn string_at(bytes: &[u8], at: usize) -> Option<&[u8]> {
 }
 
 /// The part of `bytes` that `offset` and `size`, as a header gives them, mean: `None` where it reaches past the end.
-pub(super) fn range_of(bytes: &[u8], offset: u64, size: u64) -> Option<Range<usize>> {
+pub(super) fn range_of(bytes: &FileBytes, offset: u64, size: u64) -> Option<Range<usize>> {
     let from = usize::try_from(offset).ok()?;
     let to = from.checked_add(usize::try_from(size).ok()?)?;
     (to <= bytes.len()).then_some(from..to)
@@ -118,15 +118,15 @@ pub(super) fn parse_file_header(bytes: &[u8]) -> Result<FileHeader, ElfError> {
 impl Headers {
     /// Reads the headers of a whole file. Section headers that make no sense are as good as none; program headers that
     /// make no sense are an error.
-    pub(super) fn parse(bytes: &[u8]) -> Result<Headers, ElfError> {
-        let file = parse_file_header(bytes)?;
+    pub(super) fn parse(bytes: &FileBytes) -> Result<Headers, ElfError> {
+        let file = parse_file_header(bytes.get(0..EHDR.min(bytes.len())).unwrap_or(&[]))?;
         let mut headers = Headers::default();
         headers.parse_sections(bytes, &file);
         let mut count = u64::from(file.program_header_count);
         if count == 0xffff {
             // PN_XNUM: the real count stands in the first section header's sh_info
             let at = usize::try_from(file.section_headers).ok().and_then(|o| o.checked_add(44));
-            count = at.and_then(|at| u32_at(bytes, at)).map_or(count, u64::from);
+            count = at.and_then(|at| u32_at(bytes.get_at(at, 4)?, 0)).map_or(count, u64::from);
         }
         let table = range_of(bytes, file.program_headers, count.saturating_mul(PHDR as u64))
             .and_then(|r| bytes.get(r))
@@ -158,21 +158,23 @@ impl Headers {
         }
     }
 
-    fn parse_sections(&mut self, bytes: &[u8], file: &FileHeader) {
+    fn parse_sections(&mut self, bytes: &FileBytes, file: &FileHeader) {
         if file.section_headers == 0 {
             return;
         }
-        let Some(rest) = usize::try_from(file.section_headers).ok().and_then(|o| bytes.get(o..)) else { return };
+        let Ok(from) = usize::try_from(file.section_headers) else { return };
+        let Some(first) = bytes.get_at(from, SHDR) else { return };
         // with 0xff00 sections or more, count and name index stand in the first header (SHN_XINDEX)
         let count = match file.section_count {
-            0 => u64_at(rest, 32).and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
+            0 => u64_at(first, 32).and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
             n => usize::from(n),
         };
         let names = match file.section_names {
-            0xffff => u32_at(rest, 40).and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
+            0xffff => u32_at(first, 40).and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
             n => usize::from(n),
         };
-        for entry in rest.chunks_exact(SHDR).take(count) {
+        let count = count.min(bytes.len().saturating_sub(from) / SHDR);
+        for entry in bytes.get_at(from, count * SHDR).unwrap_or(&[]).chunks_exact(SHDR) {
             let (Some(name), Some(kind), Some(flags)) = (u32_at(entry, 0), u32_at(entry, 4), u64_at(entry, 8)) else {
                 return;
             };
@@ -193,12 +195,12 @@ impl Headers {
     }
 
     /// The bytes of a section in this file; `None` where it has none.
-    pub(super) fn bytes_of(&self, bytes: &[u8], section: &Section) -> Option<Range<usize>> {
+    pub(super) fn bytes_of(&self, bytes: &FileBytes, section: &Section) -> Option<Range<usize>> {
         (section.kind != SHT_NOBITS).then(|| range_of(bytes, section.offset, section.size)).flatten()
     }
 
     /// The first section of this name.
-    pub(super) fn section(&self, bytes: &[u8], name: &str) -> Option<&Section> {
+    pub(super) fn section(&self, bytes: &FileBytes, name: &str) -> Option<&Section> {
         let names = bytes.get(self.names.clone())?;
         self.sections.iter().find(|s| {
             let Some(rest) = names.get(s.name..) else { return false };
@@ -207,7 +209,7 @@ impl Headers {
     }
 
     /// The bytes of the first section of this name, where they are not compressed.
-    pub(super) fn section_bytes<'a>(&self, bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    pub(super) fn section_bytes<'a>(&self, bytes: &'a FileBytes, name: &str) -> Option<&'a [u8]> {
         let section = self.section(bytes, name)?;
         if section.flags & SHF_COMPRESSED != 0 {
             return None;
@@ -216,7 +218,7 @@ impl Headers {
     }
 
     /// The bytes of every note section (for files that have no program headers for them, such as debug files).
-    pub(super) fn note_sections<'a>(&'a self, bytes: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
+    pub(super) fn note_sections<'a>(&'a self, bytes: &'a FileBytes) -> impl Iterator<Item = &'a [u8]> + 'a {
         self.sections.iter().filter(|s| s.kind == SHT_NOTE).filter_map(move |s| bytes.get(self.bytes_of(bytes, s)?))
     }
 }
@@ -280,10 +282,11 @@ mod tests {
         file[58] = 64;
         file[40..48].copy_from_slice(&u64::MAX.to_le_bytes());
         file[60] = 5;
-        assert!(Headers::parse(&file).unwrap().sections.is_empty());
+        let parse = |file: &[u8]| Headers::parse(&FileBytes::owned(file.to_vec()));
+        assert!(parse(&file).unwrap().sections.is_empty());
         file[56] = 1;
         file[32..40].copy_from_slice(&(u64::MAX - 3).to_le_bytes());
-        assert!(Headers::parse(&file).is_err());
-        assert!(Headers::parse(&file[..40]).is_err());
+        assert!(parse(&file).is_err());
+        assert!(parse(&file[..40]).is_err());
     }
 }

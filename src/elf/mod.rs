@@ -300,7 +300,8 @@ impl ElfFile {
             let range = self.range_at(Vaddr(part.vaddr), None)?;
             let size = usize::try_from(part.size).ok()?.min(range.len());
             let range = range.start..range.start.checked_add(size)?;
-            Some((EhFrameHdr::parse(self.bytes.get(range.clone())?, part.vaddr)?, range, part.vaddr))
+            let head = self.bytes.get_at(range.start, EhFrameHdr::HEAD.min(range.len()))?;
+            Some((EhFrameHdr::parse(head, range.len(), part.vaddr)?, range, part.vaddr))
         });
         let Some((hdr, at, base)) = hdr else {
             let section = section?;
@@ -368,7 +369,7 @@ impl ElfFile {
         let first = self.extents.iter().find(|e| e.bytes.start == 0 && !e.writable);
         let headers = first.and_then(|e| {
             let len = e.bytes.len().min(usize::try_from(crate::units::PAGE).ok()?);
-            Some((Vaddr(e.vaddr), self.bytes.get(..len)?))
+            Some((Vaddr(e.vaddr), self.bytes.get_at(0, len)?))
         });
         let sections = NAMES.iter().filter_map(|name| {
             let section = self.headers.section(&self.bytes, name).filter(|s| s.kind != SHT_NOBITS)?;
@@ -384,10 +385,10 @@ impl ElfFile {
     pub fn identity_parts(&self) -> Vec<(Vaddr, &[u8])> {
         let first = self.extents.iter().find(|e| e.bytes.start == 0 && !e.writable);
         let headers = first.and_then(|e| {
-            let file = headers::parse_file_header(self.bytes.get(..headers::EHDR)?).ok()?;
+            let file = headers::parse_file_header(self.bytes.get_at(0, headers::EHDR)?).ok()?;
             let table = usize::from(file.program_header_count).checked_mul(headers::PHDR)?;
             let end = usize::try_from(file.program_headers).ok()?.checked_add(table)?;
-            Some((Vaddr(e.vaddr), self.bytes.get(..end.min(e.bytes.len()))?))
+            Some((Vaddr(e.vaddr), self.bytes.get_at(0, end.min(e.bytes.len()))?))
         });
         let notes = self.headers.notes.iter().filter_map(|(vaddr, size, _)| {
             Some((Vaddr(*vaddr), self.read_only_bytes(Vaddr(*vaddr), usize::try_from(*size).ok()?)?))
@@ -418,7 +419,9 @@ impl ElfFile {
     fn slice(&self, at: Vaddr, len: usize, writable: bool) -> Option<&[u8]> {
         self.extents.iter().filter(|e| writable || !e.writable).find_map(|e| {
             let skip = usize::try_from(at.0.checked_sub(e.vaddr)?).ok()?;
-            self.bytes.get(e.bytes.clone())?.get(skip..skip.checked_add(len)?)
+            let from = e.bytes.start.checked_add(skip)?;
+            let to = from.checked_add(len).filter(|to| *to <= e.bytes.end)?;
+            self.bytes.get(from..to)
         })
     }
 }

@@ -19,6 +19,9 @@ const ZSTD: u32 = 2;
 /// Bytes of an ELF64 compression header.
 const CHDR: usize = 24;
 
+/// Bytes searched at once for the end of a string.
+const FIND: usize = 256;
+
 /// A part of a file's bytes that can be cloned and cut without copying.
 #[derive(Clone)]
 pub(super) struct Part {
@@ -65,8 +68,8 @@ impl Part {
         (!self.range.is_empty()).then_some((self.bytes, self.range))
     }
 
-    fn slice(&self) -> &[u8] {
-        self.bytes.get(self.range.clone()).unwrap_or(&[])
+    fn slice(&self) -> gimli::Result<&[u8]> {
+        self.bytes.get(self.range.clone()).ok_or_else(|| self.short())
     }
 
     fn short(&self) -> Error {
@@ -109,7 +112,7 @@ impl Reader for Part {
     }
 
     fn offset_id(&self) -> ReaderOffsetId {
-        ReaderOffsetId(self.slice().as_ptr().addr() as u64)
+        ReaderOffsetId(self.bytes.address().saturating_add(self.range.start) as u64)
     }
 
     fn lookup_offset_id(&self, id: ReaderOffsetId) -> Option<usize> {
@@ -118,7 +121,17 @@ impl Reader for Part {
     }
 
     fn find(&self, byte: u8) -> gimli::Result<usize> {
-        self.slice().iter().position(|b| *b == byte).ok_or_else(|| self.short())
+        // in pieces: the section may be large, and what is looked for near
+        let mut from = self.range.start;
+        while from < self.range.end {
+            let end = from.saturating_add(FIND).min(self.range.end);
+            let piece = self.bytes.get(from..end).ok_or_else(|| self.short())?;
+            if let Some(at) = piece.iter().position(|b| *b == byte) {
+                return Ok(from - self.range.start + at);
+            }
+            from = end;
+        }
+        Err(self.short())
     }
 
     fn skip(&mut self, len: usize) -> gimli::Result<()> {
@@ -137,19 +150,22 @@ impl Reader for Part {
     }
 
     fn to_slice(&self) -> gimli::Result<Cow<'_, [u8]>> {
-        Ok(self.slice().into())
+        Ok(self.slice()?.into())
     }
 
     fn to_string(&self) -> gimli::Result<Cow<'_, str>> {
-        std::str::from_utf8(self.slice()).map(Cow::from).map_err(|_| Error::BadUtf8)
+        std::str::from_utf8(self.slice()?).map(Cow::from).map_err(|_| Error::BadUtf8)
     }
 
     fn to_string_lossy(&self) -> gimli::Result<Cow<'_, str>> {
-        Ok(String::from_utf8_lossy(self.slice()))
+        Ok(String::from_utf8_lossy(self.slice()?))
     }
 
     fn read_slice(&mut self, buf: &mut [u8]) -> gimli::Result<()> {
-        let from = self.slice().get(..buf.len()).ok_or_else(|| self.short())?;
+        if self.len() < buf.len() {
+            return Err(self.short());
+        }
+        let from = self.bytes.get_at(self.range.start, buf.len()).ok_or_else(|| self.short())?;
         buf.copy_from_slice(from);
         self.range.start += buf.len();
         Ok(())

@@ -1,7 +1,6 @@
 //! Symbol tables: by exact name, and by address through an index sorted once.
 
 use super::Symbol;
-use super::headers::string_at;
 use crate::memory::{FileBytes, u16_at, u32_at, u64_at};
 use crate::units::Vaddr;
 use std::ops::Range;
@@ -83,9 +82,9 @@ fn gnu_hash(name: &[u8]) -> u32 {
 
 impl Table {
     fn raw(&self, index: usize) -> Option<Raw> {
-        let symbols = self.bytes.get(self.symbols.clone())?;
-        let at = index.checked_mul(SYM)?;
-        Raw::parse(symbols.get(at..at.checked_add(SYM)?)?)
+        let at = self.symbols.start.checked_add(index.checked_mul(SYM)?)?;
+        let end = at.checked_add(SYM).filter(|end| *end <= self.symbols.end)?;
+        Raw::parse(self.bytes.get(at..end)?)
     }
 
     fn raws(&self) -> impl Iterator<Item = (usize, Raw)> + '_ {
@@ -94,8 +93,8 @@ impl Table {
     }
 
     fn name(&self, raw: Raw) -> Option<&[u8]> {
-        let strings = self.bytes.get(self.strings.clone())?;
-        Some(without_version(string_at(strings, usize::try_from(raw.name).ok()?)?))
+        let from = self.strings.start.checked_add(usize::try_from(raw.name).ok()?)?;
+        Some(without_version(self.bytes.string(from..self.strings.end)?))
     }
 
     /// The functions it defines.
@@ -112,9 +111,10 @@ impl Table {
 
     /// Whether `raw`'s name is `name`, whatever its version.
     fn is_named(&self, raw: Raw, name: &[u8]) -> bool {
-        let Some(at) = usize::try_from(raw.name).ok() else { return false };
-        let Some(rest) = self.bytes.get(self.strings.clone()).and_then(|s| s.get(at..)) else { return false };
-        rest.get(..name.len()) == Some(name) && matches!(rest.get(name.len()), Some(0 | b'@'))
+        let at = usize::try_from(raw.name).ok().and_then(|at| self.strings.start.checked_add(at));
+        let Some(end) = at.and_then(|at| at.checked_add(name.len())?.checked_add(1)) else { return false };
+        let there = at.filter(|_| end <= self.strings.end).and_then(|at| self.bytes.get(at..end));
+        there.is_some_and(|s| s.starts_with(name) && matches!(s.last(), Some(0 | b'@')))
     }
 
     /// Whether a program that names no version gets another symbol of this name (`name@VERSION`, not `name@@VERSION`).

@@ -4,7 +4,7 @@ use super::*;
 use std::fs::File;
 
 fn open(path: &str) -> ElfFile {
-    ElfFile::parse(FileBytes::map(&File::open(path).unwrap()).unwrap()).unwrap()
+    ElfFile::parse(FileBytes::of_file(File::open(path).unwrap()).unwrap()).unwrap()
 }
 
 fn libc() -> ElfFile {
@@ -189,7 +189,7 @@ fn damage(
 #[test]
 fn damaged_files_are_refused_or_answer() {
     let libc = libc();
-    let whole = libc.bytes.to_vec();
+    let whole = libc.bytes.all().unwrap().to_vec();
     let mut numbers = Numbers(1);
     let code = libc.segments().iter().find(|s| s.executable).copied().unwrap();
     let somewhere = |n: &mut Numbers| Vaddr(code.vaddr.0 + n.next(usize::try_from(code.memory_size).unwrap()) as u64);

@@ -9,7 +9,7 @@ mod words;
 
 pub use fake::Fake;
 pub use kept::Kept;
-pub use map::FileBytes;
+pub use map::{FileBytes, ReadAt};
 pub use words::{i32_at, u16_at, u32_at, u64_at};
 
 use crate::units::Addr;

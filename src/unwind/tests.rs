@@ -23,7 +23,7 @@ impl Files for Host {
 
     fn open_path(&self, path: &Path) -> Result<FileBytes, TargetError> {
         let cause = |e: std::io::Error| TargetError::File { path: path.display().to_string(), cause: e.to_string() };
-        FileBytes::map(&File::open(path).map_err(cause)?).map_err(cause)
+        FileBytes::of_file(File::open(path).map_err(cause)?).map_err(cause)
     }
 }
 

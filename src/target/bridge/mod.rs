@@ -428,7 +428,7 @@ fn mappings(
     }
     if told.kind == Kind::Remote {
         let bytes = bring(line, told.pid)(Path::new("/proc/self/maps"));
-        let mappings = bytes.map(|b| proc::parse_maps(&b)).unwrap_or_default();
+        let mappings = bytes.and_then(|b| b.all().map(proc::parse_maps)).unwrap_or_default();
         if !mappings.is_empty() && are_of(&mappings, threads) {
             return Ok((mappings, true));
         }
@@ -462,7 +462,9 @@ fn process(line: &Arc<Line>, told: &Told, beside: &Beside, mappings: &[Mapping])
     }
     let bring = bring(line, told.pid);
     let proc = |name: &str| match told.kind {
-        Kind::Remote if told.fetches => bring(&Path::new("/proc/self").join(name)).map(|b| b.to_vec()),
+        Kind::Remote if told.fetches => {
+            bring(&Path::new("/proc/self").join(name)).and_then(|b| b.all().map(<[u8]>::to_vec))
+        }
         _ => None,
     };
     let auxv = match proc("auxv").map(|bytes| proc::parse_auxv(&bytes)).filter(|a| !a.is_empty()) {
@@ -517,7 +519,7 @@ fn bring_one(line: &Line, path: &Path) -> Option<FileBytes> {
     let bytes = line.ask(&request, MAX_SHORT).ok().and_then(|_| {
         let file = std::fs::File::open(&here).ok()?;
         let meta = file.metadata().ok().filter(|m| m.is_file() && m.len() <= MAX_FILE)?;
-        (meta.len() > 0).then(|| FileBytes::map(&file).ok())?
+        (meta.len() > 0).then(|| FileBytes::of_file(file).ok())?
     });
     let _ = std::fs::remove_dir_all(&directory);
     bytes

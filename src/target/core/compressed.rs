@@ -1,6 +1,6 @@
 //! Compressed cores, as systemd and scripts leave them: gzip, zstd, lz4, xz.
 //!
-//! A core is mapped and read at random, so it is unpacked into a temporary file that has no name; pages of zeros stay holes.
+//! A core is read at random, so it is unpacked into a temporary file that has no name; pages of zeros stay holes.
 //! Its first bytes are looked at before the rest is unpacked: what is no core of ours ends there. A core's own headers say
 //! how long it is, and nothing behind that is unpacked.
 
@@ -294,7 +294,7 @@ fn copy(from: &mut dyn Read, to: &mut Sparse, mut head: Vec<u8>, most: u64) -> i
 
 /// `bytes` as they are, or unpacked. A stream that breaks off gives what came before, with a warning.
 pub(super) fn unpack(bytes: FileBytes, name: &str, warnings: &mut Vec<String>) -> Result<FileBytes, TargetError> {
-    let Some(packing) = Packing::of(&bytes) else { return Ok(bytes) };
+    let Some(packing) = Packing::of(bytes.get_at(0, bytes.len().min(8)).unwrap_or_default()) else { return Ok(bytes) };
     let kind = packing.name();
     let bad = |cause: String| TargetError::BadCore { path: name.to_owned(), cause };
     let broken = |e: io::Error| match e.kind() {
@@ -306,7 +306,8 @@ pub(super) fn unpack(bytes: FileBytes, name: &str, warnings: &mut Vec<String>) -
         io::ErrorKind::UnexpectedEof => bad(format!("it begins as a {kind} file but is cut off")),
         _ => bad(format!("it begins as a {kind} file but cannot be unpacked: {e}")),
     };
-    let mut from = packing.reader(&bytes);
+    let packed = bytes.all().ok_or_else(|| bad("it cannot be read".to_owned()))?;
+    let mut from = packing.reader(packed);
     let mut head = Vec::new();
     let begun = from.as_mut().take(segments::EHDR as u64).read_to_end(&mut head);
     match begun {
@@ -347,7 +348,7 @@ pub(super) fn unpack(bytes: FileBytes, name: &str, warnings: &mut Vec<String>) -
         Err(e) => return Err(bad(format!("it is compressed with {kind} and cannot be unpacked: {e}"))),
     }
     to.file.set_len(to.length).map_err(|e| bad(e.to_string()))?;
-    FileBytes::map(&to.file).map_err(|e| bad(e.to_string()))
+    FileBytes::of_file(to.file).map_err(|e| bad(e.to_string()))
 }
 
 #[cfg(test)]
@@ -417,10 +418,10 @@ mod tests {
         for pack in PACKERS {
             let packed = pack(&content);
             let (got, warnings) = unpacked(&packed).unwrap();
-            assert!(got[..] == content[..], "{:x?}", &packed[..4]);
+            assert!(got.all() == Some(&content[..]), "{:x?}", &packed[..4]);
             assert!(warnings.is_empty());
         }
-        assert_eq!(unpacked(b"as it is").unwrap().0[..], *b"as it is");
+        assert_eq!(unpacked(b"as it is").unwrap().0.all(), Some(&b"as it is"[..]));
     }
 
     #[test]
@@ -437,7 +438,7 @@ mod tests {
             }
             for packed in ways {
                 let (got, warnings) = unpacked(&packed).unwrap();
-                assert!(got[..] == content[..], "{:x?}", &packed[..4]);
+                assert!(got.all() == Some(&content[..]), "{:x?}", &packed[..4]);
                 assert!(warnings.is_empty(), "{warnings:?}");
             }
         }
@@ -450,7 +451,7 @@ mod tests {
             let packed = pack(&content);
             for eighths in [3, 5, 7] {
                 let (got, warnings) = unpacked(&packed[..packed.len() * eighths / 8]).unwrap();
-                assert!(content.starts_with(&got) && got.len() < content.len(), "{:x?}", &packed[..4]);
+                assert!(content.starts_with(got.all().unwrap()) && got.len() < content.len(), "{:x?}", &packed[..4]);
                 assert!(got.len() > 40_000 * (eighths - 2), "{:x?} {}", &packed[..4], got.len());
                 assert!(warnings.iter().any(|w| w.contains("breaks off")), "{:x?} {warnings:?}", &packed[..4]);
             }

@@ -91,10 +91,10 @@ impl ElfStart {
         Some(ElfStart { headers, table, build_id })
     }
 
-    fn of_file(bytes: &[u8]) -> Option<ElfStart> {
+    fn of_file(bytes: &FileBytes) -> Option<ElfStart> {
         ElfStart::read(|at, len| {
             let at = usize::try_from(at).ok()?;
-            bytes.get(at..at.checked_add(len)?).map(<[u8]>::to_vec)
+            bytes.get_at(at, len).map(<[u8]>::to_vec)
         })
     }
 
@@ -141,12 +141,12 @@ fn compare(core: Option<&ElfStart>, disk: Option<&ElfStart>) -> Match {
     }
 }
 
-/// Maps a file unless it is a device or a pipe: a core may name anything, and opening those can act or block.
-fn map_regular(path: &Path) -> io::Result<FileBytes> {
+/// Opens a file unless it is a device or a pipe: a core may name anything, and opening those can act or block.
+fn open_regular(path: &Path) -> io::Result<FileBytes> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
-    FileBytes::map(&File::open(path)?)
+    FileBytes::of_file(File::open(path)?)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -231,7 +231,7 @@ impl CoreFiles {
         let build_id = core.as_ref().and_then(|c| c.build_id.as_ref().ok()?.as_deref());
         let mut refusal = None;
         for (candidate, must_prove) in self.candidates(path, build_id) {
-            let bytes = match map_regular(&candidate) {
+            let bytes = match open_regular(&candidate) {
                 Ok(bytes) => bytes,
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                 Err(e) => {
@@ -313,7 +313,7 @@ impl CoreFiles {
     }
 
     fn start_on_disk(&self, path: &Path) -> Option<ElfStart> {
-        self.candidates(path, None).iter().find_map(|(p, _)| ElfStart::of_file(&map_regular(p).ok()?))
+        self.candidates(path, None).iter().find_map(|(p, _)| ElfStart::of_file(&open_regular(p).ok()?))
     }
 
     /// What the files found so far lacked.
@@ -361,7 +361,7 @@ impl Files for CoreFiles {
         let in_root = self.options.sysroot.as_ref().map(|root| root.join(inside));
         let mut last = None;
         for candidate in in_root.into_iter().chain([path.to_owned()]) {
-            match map_regular(&candidate) {
+            match open_regular(&candidate) {
                 Ok(bytes) => return Ok(bytes),
                 Err(e) => last = Some(e.to_string()),
             }

@@ -79,7 +79,7 @@ impl CoreFile {
             ));
         }
         let file = File::open(path).map_err(|e| bad(why_not_opened(&e)))?;
-        let bytes = FileBytes::map(&file).map_err(|e| bad(e.to_string()))?;
+        let bytes = FileBytes::of_file(file).map_err(|e| bad(e.to_string()))?;
         CoreFile::parse(bytes, &name, options)
     }
 

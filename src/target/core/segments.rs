@@ -114,7 +114,7 @@ pub(super) fn check(bytes: &[u8], name: &str, packed: Option<&str>) -> Result<()
     if !bytes.starts_with(ELFMAG) {
         return Err(bad(foreign(bytes, name, packed)));
     }
-    let cut = || cut_off(bytes, name);
+    let cut = || cut_off(bytes.len(), name);
     let class = *bytes.get(EI_CLASS).ok_or_else(cut)?;
     let big_endian = *bytes.get(EI_DATA).ok_or_else(cut)? == ELFDATA2MSB;
     let word = |at| u16_at(bytes, at).map(|w| if big_endian { w.swap_bytes() } else { w }).ok_or_else(cut);
@@ -139,16 +139,16 @@ pub(super) fn check(bytes: &[u8], name: &str, packed: Option<&str>) -> Result<()
     Ok(())
 }
 
-fn cut_off(bytes: &[u8], name: &str) -> TargetError {
-    let cause = format!("it is cut off inside its headers ({} bytes)", bytes.len());
+fn cut_off(len: usize, name: &str) -> TargetError {
+    let cause = format!("it is cut off inside its headers ({len} bytes)");
     TargetError::BadCore { path: name.to_owned(), cause }
 }
 
 /// Checks that `bytes` are a core we can read and lists its segments.
 pub(super) fn parse(bytes: FileBytes, name: &str, warnings: &mut Vec<String>) -> Result<Headers, TargetError> {
-    check(&bytes, name, None)?;
+    check(bytes.get_at(0, EHDR.min(bytes.len())).unwrap_or_default(), name, None)?;
     let bad = |cause: String| TargetError::BadCore { path: name.to_owned(), cause };
-    let cut = || cut_off(&bytes, name);
+    let cut = || cut_off(bytes.len(), name);
     let headers = program_headers(&bytes, warnings).ok_or_else(cut)?;
     if headers.is_empty() {
         return Err(bad("it has no program headers".into()));
@@ -185,14 +185,15 @@ pub(super) fn parse(bytes: FileBytes, name: &str, warnings: &mut Vec<String>) ->
 }
 
 /// The program headers the file really holds. More than 65,534 are counted in the first section header (`PN_XNUM`).
-fn program_headers(bytes: &[u8], warnings: &mut Vec<String>) -> Option<Vec<ProgramHeader>> {
-    let at = usize::try_from(u64_at(bytes, 32)?).unwrap_or(usize::MAX);
-    let section = usize::try_from(u64_at(bytes, 40)?).unwrap_or(usize::MAX);
-    let size = u16_at(bytes, 54)?;
-    let mut count = usize::from(u16_at(bytes, 56)?);
+fn program_headers(bytes: &FileBytes, warnings: &mut Vec<String>) -> Option<Vec<ProgramHeader>> {
+    let header = bytes.get_at(0, EHDR)?;
+    let at = usize::try_from(u64_at(header, 32)?).unwrap_or(usize::MAX);
+    let section = usize::try_from(u64_at(header, 40)?).unwrap_or(usize::MAX);
+    let size = u16_at(header, 54)?;
+    let mut count = usize::from(u16_at(header, 56)?);
     if count == 0xffff {
         // sh_info of section header 0, 44 bytes in
-        let told = section.checked_add(44).filter(|_| section >= EHDR).and_then(|at| u32_at(bytes, at));
+        let told = section.checked_add(44).filter(|_| section >= EHDR).and_then(|at| u32_at(bytes.get_at(at, 4)?, 0));
         match told.and_then(|n| usize::try_from(n).ok()) {
             Some(n) => count = n,
             None => warnings.push(
@@ -208,7 +209,8 @@ fn program_headers(bytes: &[u8], warnings: &mut Vec<String>) -> Option<Vec<Progr
         warnings.push(format!("the core is damaged: it counts {count} segments, {room} of which are in the file"));
         count = room;
     }
-    ProgramHeader::parse(bytes, at.min(bytes.len()), count, Ctx::new(Container::Big, Endian::Little)).ok()
+    let table = bytes.get_at(at.min(bytes.len()), count * PHDR)?;
+    ProgramHeader::parse(table, 0, count, Ctx::new(Container::Big, Endian::Little)).ok()
 }
 
 fn load(p: &ProgramHeader, file_len: usize) -> Option<Load> {
@@ -255,13 +257,13 @@ impl Segments {
         }
     }
 
-    /// The dumped bytes from `at` to the end of what its segment holds.
-    fn dumped(&self, at: u64) -> Option<&[u8]> {
+    /// The dumped bytes from `at`, as far as its segment holds them, at most `wanted`.
+    fn dumped(&self, at: u64, wanted: usize) -> Option<&[u8]> {
         let load = self.loads.get(self.loads.partition_point(|l| l.end <= at))?;
         let into = usize::try_from(at.checked_sub(load.start)?).ok()?;
         let left = load.len.checked_sub(into).filter(|n| *n > 0)?;
         let from = load.offset.checked_add(into)?;
-        self.bytes.get(from..from.checked_add(left)?)
+        self.bytes.get_at(from, left.min(wanted))
     }
 }
 
@@ -270,7 +272,7 @@ impl Memory for Segments {
         let mut here = at.0;
         let mut rest = buf;
         while !rest.is_empty() {
-            let bytes = self.dumped(here).ok_or_else(|| self.missing(here))?;
+            let bytes = self.dumped(here, rest.len()).ok_or_else(|| self.missing(here))?;
             let n = bytes.len().min(rest.len());
             let (now, later) = rest.split_at_mut(n);
             now.copy_from_slice(bytes.get(..n).unwrap_or(&[]));
