@@ -33,7 +33,7 @@ const TARGET_DATA: &[&str] = &["ThreadState", "Mapping", "Permissions", "Process
 
 const PLAN: &[Room] = &[
     Room { name: "units", imports: &[], items: &[], crates: &[] },
-    Room { name: "arch", imports: &["units"], items: &[], crates: &[] },
+    Room { name: "arch", imports: &["units"], items: &[], crates: &["iced_x86"] },
     Room { name: "memory", imports: &["units"], items: &[], crates: &["memmap2"] },
     Room {
         name: "elf",

@@ -3,6 +3,7 @@
 //! Knows nothing of processes, memory or files. Only x86-64 is read today; [`Arch::Aarch64`] and others are named so
 //! that a refusal can say what it met.
 
+pub mod code;
 pub mod x86_64;
 
 /// A CPU a process may run on.

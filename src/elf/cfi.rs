@@ -2,6 +2,7 @@
 //!
 //! Rules are copied out of gimli's types, so that the unwinder may keep them by pc.
 
+use super::landing::LandingTable;
 use crate::arch::{REGISTERS, Reg};
 use crate::memory::{FileBytes, u32_at, u64_at};
 use crate::units::Vaddr;
@@ -203,6 +204,24 @@ impl FrameSection {
             extent_of(&section, &self.bases(), offset)
         }
         .filter(|r| r.contains(&at.0))
+    }
+
+    /// Where the language-specific data of the frame description that covers `at` lies.
+    pub(super) fn landing_table(&self, at: Vaddr) -> Option<LandingTable> {
+        if self.debug {
+            return None;
+        }
+        let mut section = EhFrame::new(self.section(), LittleEndian);
+        section.set_address_size(8);
+        let offset = self.offset_of(at.0)?;
+        let fde = section.fde_from_offset(&self.bases(), offset.into(), EhFrame::cie_from_offset).ok()?;
+        let covers = fde.initial_address()..fde.end_address();
+        match fde.lsda()? {
+            gimli::Pointer::Direct(at_table) if covers.contains(&at.0) => {
+                Some(LandingTable { at: Vaddr(at_table), covers })
+            }
+            _ => None,
+        }
     }
 
     fn row_in<'a, S: UnwindSection<Slice<'a>>>(

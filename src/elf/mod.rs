@@ -6,6 +6,7 @@ mod cfi;
 mod companion;
 mod dynamic;
 mod headers;
+mod landing;
 mod lines;
 mod names;
 mod section;
@@ -18,6 +19,7 @@ use cfi::{EhFrameHdr, FrameSection};
 pub use companion::DebugFiles;
 use companion::{Companion, find_debug_file, find_supplement, mini_tables};
 use headers::{Headers, SHF_EXECINSTR, SHT_DYNSYM, SHT_GNU_HASH, SHT_NOBITS, SHT_SYMTAB, SHT_VERSYM};
+pub use landing::{LANDING_TABLE_BOUND, LandingTable};
 pub use names::demangle;
 
 use lines::Lines;
@@ -216,6 +218,12 @@ impl ElfFile {
         self.lines.get_or_init(|| self.open_lines()).as_ref().map_or_else(Vec::new, |l| l.locate(at.0))
     }
 
+    /// Whether the file itself has debug information, as opposed to one that goes with it.
+    #[must_use]
+    pub fn has_debug_information(&self) -> bool {
+        self.headers.section(&self.bytes, ".debug_info").is_some()
+    }
+
     fn open_lines(&self) -> Option<Lines> {
         let files = self.origin.as_ref();
         if self.headers.section(&self.bytes, ".debug_info").is_some() {
@@ -287,6 +295,12 @@ impl ElfFile {
     #[must_use]
     pub fn frame_description_at(&self, at: Vaddr) -> Option<Range<u64>> {
         self.eh_frame().and_then(|s| s.covers(at)).or_else(|| self.debug_frame().and_then(|s| s.covers(at)))
+    }
+
+    /// The language-specific data of the frame description that covers `at`: where its landing pads are told.
+    #[must_use]
+    pub fn landing_table(&self, at: Vaddr) -> Option<LandingTable> {
+        self.eh_frame().and_then(|s| s.landing_table(at))
     }
 
     fn eh_frame(&self) -> Option<&FrameSection> {

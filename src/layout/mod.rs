@@ -468,6 +468,20 @@ impl Layouts {
         TABLE.get_or_init(|| embedded(include_str!("../../symbols/frames/glibc.toml")))
     }
 
+    /// What calls of language and thread libraries wait for: Rust, C++, Abseil, Qt.
+    pub fn waiting_frames() -> impl Iterator<Item = &'static FrameSignature> {
+        static TABLES: OnceLock<[Table; 4]> = OnceLock::new();
+        let tables = TABLES.get_or_init(|| {
+            [
+                embedded(include_str!("../../symbols/frames/rust.toml")),
+                embedded(include_str!("../../symbols/frames/cxx.toml")),
+                embedded(include_str!("../../symbols/frames/abseil.toml")),
+                embedded(include_str!("../../symbols/frames/qt.toml")),
+            ]
+        });
+        tables.iter().flat_map(|t| &t.frames)
+    }
+
     /// What ROCm keeps in host memory, on x86-64.
     #[must_use]
     pub fn rocm() -> &'static Table {

@@ -10,6 +10,7 @@ pub(crate) mod futex;
 pub mod glibc;
 pub mod kernel;
 pub mod rocm;
+pub mod unowned;
 
 use crate::arch::Syscall;
 use crate::arch::x86_64::{BYTES_BEFORE_SYSCALL, number_before};
@@ -159,5 +160,5 @@ const CLOCK_NANOSLEEP: u64 = 230;
 /// All runtimes we know. Order does not matter.
 #[must_use]
 pub fn all() -> Vec<&'static dyn Runtime> {
-    vec![&kernel::Kernel, &glibc::Glibc, &cpython::CPython, &rocm::Rocm]
+    vec![&kernel::Kernel, &glibc::Glibc, &cpython::CPython, &rocm::Rocm, &unowned::Unowned]
 }

@@ -195,7 +195,9 @@ impl<'a> Voice<'a> {
                 if name.starts_with("the ") { name } else { format!("the {name}") }
             }
             // `the mutex accounts`; loader locks and the like say in their names what they are
-            Some(name) if is_plain_lock(resource.kind) && !says(name, noun(resource.kind)) => {
+            Some(name)
+                if is_plain_lock(resource.kind) && !says(name, noun(resource.kind)) && !name.starts_with("the ") =>
+            {
                 format!("the {} {}", noun(resource.kind), plain(name))
             }
             Some(name) => plain(name),
@@ -258,6 +260,8 @@ impl<'a> Voice<'a> {
         // decoders of system calls name the call: `read from fd 5`, `epoll on fd 3`; but also `child 81`, `a signal`
         let thing = ["the ", "a ", "an ", "any ", "its ", "child "].iter().any(|word| name.starts_with(word));
         match self.resource(id).map(|r| r.kind) {
+            // `the shared state of a std::future`: a decoder that names the thing knows more than that it is signalled
+            Some(ResourceKind::Condvar) if self.resource(id).is_some_and(names_itself) => format!("waits for {name}"),
             Some(ResourceKind::Condvar | ResourceKind::PythonCondition) => format!("waits to be signalled on {name}"),
             Some(ResourceKind::Timer) if name == "sleep" => "sleeps".to_owned(),
             Some(
@@ -381,4 +385,8 @@ pub fn plain(name: &str) -> String {
         out.push('…');
     }
     out
+}
+/// Whether a resource's name is a phrase of its own, with its article.
+fn names_itself(resource: &Resource) -> bool {
+    resource.name.as_ref().is_some_and(|name| name.starts_with("the "))
 }
