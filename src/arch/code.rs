@@ -112,7 +112,8 @@ pub fn follow(bytes: &dyn Bytes, from: u64, within: &Range<u64>, registers: &Reg
         if doing.paths.len() >= MAX_PATHS {
             return doing;
         }
-        path(bytes, at, within, state, &mut steps, &mut open, &mut doing.paths);
+        let exception = matches!(entry, Entry::Exception);
+        path(bytes, at, within, exception, state, &mut steps, &mut open, &mut doing.paths);
     }
     doing.whole = steps < MAX_STEPS;
     doing
@@ -123,6 +124,7 @@ fn path(
     bytes: &dyn Bytes,
     mut at: u64,
     within: &Range<u64>,
+    exception: bool,
     mut state: State,
     steps: &mut usize,
     open: &mut Vec<(u64, State)>,
@@ -131,7 +133,7 @@ fn path(
     loop {
         *steps += 1;
         let code = bytes.code(at);
-        if *steps >= MAX_STEPS || !within.contains(&at) || code.is_empty() {
+        if *steps >= MAX_STEPS || !(exception || within.contains(&at)) || code.is_empty() {
             break;
         }
         let instruction = Decoder::with_ip(64, &code, at, DecoderOptions::NONE).decode();
@@ -155,7 +157,9 @@ fn path(
             }
             FlowControl::UnconditionalBranch => {
                 let to = instruction.near_branch_target();
-                if !within.contains(&to) {
+                // compilers put what is seldom run, landing pads above all, far from the rest of a function
+                let part = exception && state.read(RDI) != Some(Value::Exception);
+                if !within.contains(&to) && !part {
                     state.call(bytes, &instruction);
                     break;
                 }
@@ -211,6 +215,11 @@ fn number(register: Register) -> Option<(Reg, bool)> {
     Some((reg, register == full))
 }
 
+/// Whether a register is the second byte of another.
+fn is_high(register: Register) -> bool {
+    matches!(register, Register::AH | Register::BH | Register::CH | Register::DH)
+}
+
 impl State {
     fn read(&self, reg: Reg) -> Option<Value> {
         *self.registers.get(usize::from(reg.0))?
@@ -259,6 +268,7 @@ impl State {
                 match (self.read(reg)?, i.op_register(n).size()) {
                     (value, _) if whole => Some(value),
                     (Value::Known(value), 4) => Some(Value::Known(value & 0xffff_ffff)),
+                    (Value::Known(value), 1) if !is_high(i.op_register(n)) => Some(Value::Known(value & 0xff)),
                     _ => None,
                 }
             }
