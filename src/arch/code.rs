@@ -477,6 +477,13 @@ pub fn argument_is(bytes: &dyn Bytes, code: &[u8], start: u64, ret: u64, reg: Re
     argument(bytes, code, start, ret, reg, &RegisterFile::default()) == Argument::Is(number)
 }
 
+/// Whether the code, which begins at `start`, exchanges a register with a word of memory.
+#[must_use]
+pub fn exchanges(code: &[u8], start: u64) -> bool {
+    let decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
+    decoder.into_iter().any(|i| i.mnemonic() == Mnemonic::Xchg && i.op0_kind() == OpKind::Memory)
+}
+
 /// Whether an instruction of the code, which begins at `start`, has the address `object` in itself: relative to itself, or as a
 /// number.
 #[must_use]

@@ -2,7 +2,7 @@
 //! system call.
 
 use super::Scene;
-use crate::arch::code::argument_is;
+use crate::arch::code::{argument_is, exchanges};
 use crate::arch::x86_64::RCX;
 use crate::layout::{FrameSignature, Layouts};
 use crate::memory::MemoryExt;
@@ -94,6 +94,13 @@ fn meaning(module: &str, function: &str) -> Option<&'static FrameSignature> {
     Layouts::waiting_frames().find(|s| s.matches(module, function))
 }
 
+impl Call {
+    /// Whether it is only the means of a call further out that is not known.
+    pub(super) fn is_inner(&self) -> bool {
+        is_primitive(self.signature) && self.signature.means.word("inner").is_some()
+    }
+}
+
 /// Whether a wait of this kind may be only the means of a call further out.
 fn is_primitive(signature: &FrameSignature) -> bool {
     matches!(signature.means.word("waits"), Some("condvar" | "semaphore" | "futex"))
@@ -176,6 +183,10 @@ impl Scene<'_> {
             // RUNNING | QUEUED, or QUEUED as it was before 1.84: only where a thread shows that it is a Once
             5 | 3 if self.runs_once(caller, futex.at).is_some() => {
                 ("std::sys::sync::once::futex::Once::call", "Once::call")
+            }
+            // it gives a mutex back before it sleeps
+            _ if self.code_before(caller).is_some_and(|(code, start)| exchanges(&code, start.0)) => {
+                ("std::sys::sync::condvar::futex::Condvar::wait", "Condvar::wait")
             }
             _ => return None,
         };

@@ -7,10 +7,11 @@
 use super::calls::plain;
 use super::words::State;
 use super::{Lock, Pad, Releases, Scene};
+use crate::arch::Reg;
 use crate::arch::code::{Act, Bytes, Callee, Entry, computes, follow, jumps_through};
-use crate::arch::x86_64::CALLEE_SAVED;
+use crate::arch::x86_64::{CALLEE_SAVED, RSP};
 use crate::elf::LANDING_TABLE_BOUND;
-use crate::facts::{Certainty, Evidence, Hold, Holder, Mode};
+use crate::facts::{Certainty, Evidence, Hold, Holder, Mode, ResourceKind};
 use crate::layout::Layouts;
 use crate::memory::MemoryExt;
 use crate::snapshot::Pc;
@@ -72,7 +73,9 @@ impl Scene<'_> {
         if claims.is_empty() && lock.is_initialisation() {
             claims = self.threads().filter_map(|t| self.claim_by_function(t, lock)).collect();
         }
-        if claims.is_empty() {
+        // a word that nothing else says to be a lock's is one only where a landing pad says so
+        claims.retain(|c| lock.kind != ResourceKind::Futex || c.certainty > Certainty::Inferred);
+        if claims.is_empty() && lock.kind != ResourceKind::Futex {
             claims = self.threads().filter_map(|t| self.claim_by_code(t, lock)).collect();
         }
         let (mode, room) = match lock.state {
@@ -101,6 +104,20 @@ impl Scene<'_> {
         (claims.into_iter().map(hold).collect(), None)
     }
 
+    /// Whether a thread sleeps by the C library's `syscall`, or by an instruction of its program's own: in none of the
+    /// library's objects.
+    pub(super) fn is_by_syscall(&self, thread: usize) -> bool {
+        let Some(frame) = self.frames(thread).first() else { return false };
+        let function = self.view.snapshot.function_at(frame.pc);
+        function.map_or(frame.module.is_some(), |(f, _)| &*f.name == "syscall") || self.is_of_program(frame)
+    }
+
+    fn is_of_program(&self, frame: &Frame) -> bool {
+        let name = frame.module.and_then(|ix| self.view.snapshot.module(ix)).map_or("", |m| m.name());
+        !["libc.so", "libc-2.", "libpthread", "ld-linux", "ld-2."].iter().any(|lib| name.starts_with(lib))
+            && !name.is_empty()
+    }
+
     fn threads(&self) -> impl Iterator<Item = usize> + use<> {
         0..self.view.snapshot.threads.len()
     }
@@ -113,9 +130,6 @@ impl Scene<'_> {
     }
 
     fn claim(&self, thread: usize, lock: &Lock) -> Option<Claim> {
-        if self.gives_it_back_meanwhile(thread, lock) {
-            return None;
-        }
         let tid = self.tid(thread);
         let found = self.outer_frames(thread).find_map(|(i, frame)| {
             let releases = self.releases(thread, i, frame);
@@ -123,7 +137,8 @@ impl Scene<'_> {
             releases.iter().filter(of).max_by_key(|r| (r.again, r.sure)).map(|r| (i, *r))
         });
         // `MutexGuard::unlocked` and its like: the lock is taken again when the call is over
-        let found = found.filter(|(_, r)| !r.again).map(|(i, r)| (i, r.sure));
+        let found = found.filter(|(i, r)| !r.again && !self.gives_it_back_meanwhile(thread, *i, lock));
+        let found = found.map(|(i, r)| (i, r.sure));
         if let Some((frame, sure)) = found {
             let certainty = if sure { Certainty::Witnessed } else { Certainty::Inferred };
             let function = self.function_name(thread, frame);
@@ -186,11 +201,14 @@ impl Scene<'_> {
     /// A frame whose function names the lock in its code both before and after its call, where no exception may pass through.
     fn claim_by_code(&self, thread: usize, lock: &Lock) -> Option<Claim> {
         // who waits for it may have it further out, but a name in code is too little to say so
-        if self.gives_it_back_meanwhile(thread, lock) || self.objects.get(thread).copied().flatten() == Some(lock.at) {
+        if self.objects.get(thread).copied().flatten() == Some(lock.at) {
             return None;
         }
-        let (frame, _) =
-            self.outer_frames(thread).find(|(_, f)| self.landing_pad(f).is_none() && self.names_around(f, lock.at))?;
+        let names = |f: &Frame| self.landing_pad(f).is_none() && self.names_around(f, lock.at);
+        let (frame, _) = self.outer_frames(thread).find(|(_, f)| names(f))?;
+        if self.gives_it_back_meanwhile(thread, frame, lock) {
+            return None;
+        }
         let function = self.function_name(thread, frame);
         let why = format!(
             "thread {} is the only one inside a function that names {} before and after its call: {function} (frame {frame})",
@@ -210,20 +228,44 @@ impl Scene<'_> {
         computes(&before, start.0, at.0) && computes(&after, here.0, at.0)
     }
 
-    /// Whether a thread waits for a signal in a call that gives this lock back while it lasts.
-    fn gives_it_back_meanwhile(&self, thread: usize, lock: &Lock) -> bool {
-        let Some(call) = self.calls.get(thread).and_then(|c| c.as_ref()) else { return false };
-        let waits = call.signature.means.word("waits") == Some("condvar");
-        waits
-            && (self.objects.get(thread).copied().flatten() == Some(lock.at)
-                || (0..=call.last).any(|i| self.carries(thread, i, lock.at)))
+    /// Whether a thread sleeps in a call that gives this lock, which its frame `holder` has, back while it lasts; or may do so,
+    /// where the call is not known.
+    fn gives_it_back_meanwhile(&self, thread: usize, holder: usize, lock: &Lock) -> bool {
+        let known = self.calls.get(thread).and_then(|c| c.as_ref());
+        match known.filter(|c| !c.is_inner()) {
+            Some(call) => {
+                let waits = call.signature.means.word("waits") == Some("condvar");
+                let named = self.objects.get(thread).copied().flatten() == Some(lock.at);
+                waits && (named || (0..=call.last).any(|i| self.carries(thread, i, lock.at)))
+            }
+            None => {
+                let asleep = self.futexes.get(thread).copied().flatten().is_some() && self.is_by_syscall(thread);
+                // what is known of the call gives nothing back by itself
+                let from = known.map_or(1, |c| c.last + 1);
+                asleep && self.is_handed_in(thread, from..holder, lock.at)
+            }
+        }
     }
 
-    /// Whether `at` lies in this frame's part of the stack and the word there is `lock`: a guard.
+    /// Whether the frames of `inside` have `value` for themselves: more often than as a register of the frame behind them that
+    /// they keep or have put aside.
+    fn is_handed_in(&self, thread: usize, inside: std::ops::Range<usize>, value: Addr) -> bool {
+        let frames = self.frames(thread);
+        let Some(outer) = frames.get(inside.end) else { return true };
+        let of_holder = |reg: &Reg| outer.registers.read(*reg) == Some(value.0);
+        let kept = CALLEE_SAVED.iter().filter(|reg| of_holder(reg)).count();
+        let inner = frames.get(inside.clone()).unwrap_or(&[]);
+        let elsewhere = |f: &Frame| CALLEE_SAVED.iter().any(|r| f.registers.read(*r) == Some(value.0) && !of_holder(r));
+        let words = |i: usize| self.words(thread, i).chunks_exact(8).filter(|w| **w == value.0.to_le_bytes()).count();
+        inner.iter().any(elsewhere) || inside.map(words).sum::<usize>() > kept
+    }
+
+    /// Whether `at` lies in this frame's part of the stack and one of the two words there is `lock`: a guard.
     fn points_at(&self, frame: &Frame, at: Addr, lock: Addr) -> bool {
-        let sp = frame.registers.read(crate::arch::x86_64::RSP).map(Addr);
+        let sp = frame.registers.read(RSP).map(Addr);
         let inside = sp.zip(frame.cfa).is_some_and(|(sp, cfa)| sp <= at && at < cfa);
-        inside && self.view.memory.read_u64(at).is_ok_and(|word| word == lock.0)
+        // Rust's guards of read-write locks begin with what is guarded
+        inside && [0, 8].iter().any(|n| self.view.memory.read_u64(at.offset(*n)).is_ok_and(|word| word == lock.0))
     }
 
     /// Whether a frame has `value` in a register its callees keep, or in its part of the stack.
@@ -232,12 +274,17 @@ impl Scene<'_> {
         if CALLEE_SAVED.iter().any(|reg| frame.registers.read(*reg) == Some(value.0)) {
             return true;
         }
-        let sp = frame.registers.read(crate::arch::x86_64::RSP).map(Addr);
+        self.words(thread, index).chunks_exact(8).any(|w| w == value.0.to_le_bytes())
+    }
+
+    /// A frame's part of the stack.
+    fn words(&self, thread: usize, index: usize) -> Vec<u8> {
+        let Some(frame) = self.frames(thread).get(index) else { return Vec::new() };
+        let sp = frame.registers.read(RSP).map(Addr);
         let Some((sp, cfa)) = sp.zip(frame.cfa).filter(|(sp, cfa)| sp < cfa && cfa.0 - sp.0 <= MAX_FRAME) else {
-            return false;
+            return Vec::new();
         };
-        let words = usize::try_from(cfa.0 - sp.0).ok().and_then(|len| self.view.memory.read_vec(sp, len).ok());
-        words.is_some_and(|w| w.chunks_exact(8).any(|w| w == value.0.to_le_bytes()))
+        usize::try_from(cfa.0 - sp.0).ok().and_then(|len| self.view.memory.read_vec(sp, len).ok()).unwrap_or_default()
     }
 
     /// What the landing pad of a frame's call would give back.

@@ -110,6 +110,8 @@ struct Scene<'a> {
     pads: RefCell<HashMap<Addr, Option<Pad>>>,
 }
 
+/// The holders of locks met so far, and why nobody is named.
+type Known = BTreeMap<ResourceId, (Vec<Hold>, Option<String>)>;
 /// A landing pad, and the code it is part of.
 type Pad = (Addr, Range<u64>);
 /// What one landing pad gives back.
@@ -216,9 +218,16 @@ impl<'a> Scene<'a> {
     }
 
     fn decode(&self, facts: &mut Facts) {
-        let mut known: BTreeMap<ResourceId, (Vec<Hold>, Option<String>)> = BTreeMap::new();
+        let mut known = Known::new();
         for index in 0..self.calls.len() {
-            let Some((Some(call), Some(futex))) = self.calls.get(index).zip(self.futexes.get(index)) else { continue };
+            let Some((call, Some(futex))) = self.calls.get(index).zip(self.futexes.get(index)) else { continue };
+            if let Some((resource, wait, holds)) = self.own_lock(index, call.as_ref(), futex, &mut known) {
+                facts.resources.push(resource);
+                facts.waits.push(wait);
+                facts.holds.extend(holds);
+                continue;
+            }
+            let Some(call) = call else { continue };
             let Some(kind) = kind_of(call.signature).filter(|k| *k != ResourceKind::Unknown) else { continue };
             if let Some((resource, hold, why)) = self.of_qt(index, call) {
                 self.add(facts, index, call, futex, resource, vec![why]);
@@ -246,6 +255,51 @@ impl<'a> Scene<'a> {
             }
             self.add(facts, index, call, futex, resource, why);
         }
+    }
+
+    /// A lock that the program built itself: a word it sleeps on, which a landing pad of some frame gives back.
+    fn own_lock(
+        &self,
+        index: usize,
+        call: Option<&Call>,
+        futex: &FutexWait,
+        known: &mut Known,
+    ) -> Option<(Resource, Wait, Vec<Hold>)> {
+        let nothing_known = call.is_none_or(|c| kind_of(c.signature) == Some(ResourceKind::Futex));
+        if !nothing_known || !self.is_by_syscall(index) {
+            return None;
+        }
+        let last = call.map_or(0, |c| c.last);
+        let id = ResourceId::At(self.view.process, futex.at);
+        let lock =
+            Lock { id, at: futex.at, kind: ResourceKind::Futex, state: None, waited_in: Addr(0), asked_in: None };
+        let fresh = !known.contains_key(&id);
+        let (holds, _) = known.entry(id).or_insert_with(|| self.holders(&lock));
+        let [hold] = holds.as_slice() else { return None };
+        let name = self.global(futex.at);
+        let resource = Resource {
+            id,
+            kind: ResourceKind::Mutex,
+            name,
+            address: Some(futex.at),
+            reentrancy: Reentrancy::Plain,
+            wakers: Wakers::Holders,
+            idle: false,
+        };
+        let wait = Wait {
+            thread: self.view.thread(index),
+            on: id,
+            mode: hold.mode,
+            timeout: self.timeout(futex),
+            frame: FrameIx(u32::try_from(last).unwrap_or(0)),
+            managed_frame: None,
+            evidence: vec![
+                Evidence::new("the word is a lock of the program's own: a landing pad gives it back"),
+                Evidence::new(futex.describe()),
+            ],
+        };
+        let holds = if fresh { holds.clone() } else { Vec::new() };
+        Some((resource, wait, holds))
     }
 
     fn add(
@@ -311,16 +365,26 @@ impl<'a> Scene<'a> {
         }
     }
 
+    /// The name of the global at `at`.
+    fn global(&self, at: Addr) -> Option<String> {
+        let (symbol, into, module) = self.view.snapshot.object_at(at)?;
+        let name = crate::elf::demangle(&symbol.name);
+        // where libstdc++ has those sleep whose own word is too long or too short
+        if name.starts_with("std::__detail::__waiter_pool") {
+            return None;
+        }
+        let name = match name.strip_prefix("guard variable for ") {
+            Some(variable) => format!("the initialisation of {variable}"),
+            None if into > 0 => format!("{name}+{into:#x}"),
+            None => name,
+        };
+        Some(format!("{name} ({})", module.name()))
+    }
+
     /// A global's name; else what a person would call a thing of this type at this address.
     fn name(&self, lock: &Lock, index: usize, call: &Call) -> Option<String> {
-        if let Some((symbol, into, module)) = self.view.snapshot.object_at(lock.at) {
-            let name = crate::elf::demangle(&symbol.name);
-            let name = match name.strip_prefix("guard variable for ") {
-                Some(variable) => format!("the initialisation of {variable}"),
-                None if into > 0 => format!("{name}+{into:#x}"),
-                None => name,
-            };
-            return Some(format!("{name} ({})", module.name()));
+        if let Some(name) = self.global(lock.at) {
+            return Some(name);
         }
         if lock.kind == ResourceKind::StaticInitGuard {
             let caller = self.frames(index).get(call.last + 1)?;
