@@ -8,7 +8,7 @@ mod support;
 use fuzzed::Dice;
 use hangscope::target::core::{CoreFile, CoreOptions};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use support::build::{Toolchain, build};
 use support::places::{Place, python_places};
@@ -80,6 +80,26 @@ fn a_made_up_glibc() {
 }
 
 #[test]
+fn a_made_up_gpu_runtime() {
+    many(200, |i| fuzzed::rocm(&input(i, 8)));
+}
+
+#[test]
+fn reports_of_odd_facts() {
+    many(100, |i| fuzzed::report(&input(i, 8)));
+}
+
+#[test]
+fn files_of_proc() {
+    let own = |name: &str| std::fs::read(format!("/proc/self/{name}")).expect("our own");
+    for name in ["stat", "status", "syscall", "maps", "auxv"] {
+        let bytes = own(name);
+        many(300, |i| fuzzed::proc(&changed(&bytes, bytes.len(), i)));
+    }
+    many(300, |i| fuzzed::proc(&changed(b"3: -> FLOCK  ADVISORY  WRITE 4711 fe:01:9437 0 EOF\n", 50, i)));
+}
+
+#[test]
 fn a_debugger_that_answers_what_it_likes() {
     many(400, |i| fuzzed::bridge(&input(i, 4)));
 }
@@ -112,6 +132,13 @@ fn real_cores(scratch: &Scratch) -> Vec<PathBuf> {
     cores
 }
 
+fn packed_by(packer: &str, path: &Path) -> Vec<u8> {
+    let words = if packer == "lz4" { "-qc1" } else { "-c1" };
+    let out = std::process::Command::new(packer).arg(words).arg(path).output().expect(packer);
+    assert!(out.status.success(), "{packer}");
+    out.stdout
+}
+
 fn core_of(name: &str, scratch: &Scratch) -> PathBuf {
     let dir = build(name, &[], Toolchain::Host, None).unwrap();
     let python = || python_places(&[]).into_iter().next().expect("a python3");
@@ -134,5 +161,9 @@ fn real_programs_with_words_spoilt() {
         let bytes = std::fs::read(&path).unwrap();
         // the headers and notes stand in front
         many(60, |i| fuzzed::core(&changed(&bytes, 0x4000, i)));
+        for packer in ["gzip", "xz", "zstd", "lz4"] {
+            let packed = packed_by(packer, &path);
+            many(30, |i| fuzzed::compressed(&changed(&packed, if i % 2 == 0 { 64 } else { packed.len() }, i)));
+        }
     }
 }

@@ -5,20 +5,22 @@
 mod dice;
 mod image;
 mod made;
+mod odd;
 mod peer;
 mod spoilt;
 
 use hangscope::elf::{ElfFile, RowScratch};
-use hangscope::facts::Facts;
+use hangscope::facts::{Facts, RuntimeNote};
 use hangscope::graph::Graph;
 use hangscope::memory::{FileBytes, Memory};
-use hangscope::report::{self, Captured, Case, TextOptions};
+use hangscope::report::{self, Captured, Case, TextOptions, Threads};
 use hangscope::runtimes::{self, Held, View};
 use hangscope::snapshot::{Snapshot, WithImages};
 use hangscope::target::bridge::{Bridge, BridgeOptions};
 use hangscope::target::core::{CoreFile, CoreOptions};
 use hangscope::target::{Target, ThreadState};
-use hangscope::units::{ProcessIx, Vaddr};
+use hangscope::units::{ProcessIx, Vaddr, harmless};
+use hangscope::unwind::Stack;
 use hangscope::verdict::{Look, judge};
 use std::sync::OnceLock;
 use std::time::SystemTime;
@@ -71,6 +73,38 @@ pub fn glibc(bytes: &[u8]) {
     decode(bytes, Runtime::Glibc);
 }
 
+/// A process whose GPU runtime is noise.
+pub fn rocm(bytes: &[u8]) {
+    decode(bytes, Runtime::Rocm);
+}
+
+/// A compressed core: the first byte says what with, where the others do not say it themselves.
+pub fn compressed(bytes: &[u8]) {
+    const MAGIC: [&[u8]; 4] = [&[0x1f, 0x8b, 8, 0], &[0x28, 0xb5, 0x2f, 0xfd], &[4, 0x22, 0x4d, 0x18], b"\xfd7zXZ\0"];
+    if MAGIC.iter().any(|magic| bytes.starts_with(magic)) {
+        return core(bytes);
+    }
+    let Some((which, rest)) = bytes.split_first() else { return };
+    core(&[MAGIC[usize::from(which % 4)], rest].concat());
+}
+
+/// The files of `/proc`.
+pub fn proc(bytes: &[u8]) {
+    hangscope::target::live::parse_all(bytes);
+}
+
+/// Reports of facts that no decoder would tell: whatever a name holds, no format lets it out.
+pub fn report(bytes: &[u8]) {
+    let mut dice = Dice::new(bytes);
+    let made = Made::new(&mut dice, Runtime::CPython);
+    let Ok(mut snapshot) = Snapshot::prepare(&made) else { return };
+    snapshot.freeze(made.threads().unwrap_or_default(), None);
+    let stacks = hangscope::unwind::unwind_all(&snapshot, &WithImages::new(&made, &snapshot));
+    let facts = odd::facts(&mut dice, snapshot.threads.len());
+    let notes = odd::notes(&mut dice);
+    conclude(snapshot, stacks, &facts, notes, Vec::new());
+}
+
 fn decode(bytes: &[u8], runtime: Runtime) {
     match real_core() {
         Some(core) => spoil(core, bytes),
@@ -121,11 +155,16 @@ fn analyse(target: &dyn Target, memory: &(dyn Memory + Sync)) {
         }
         stacks
     };
+    conclude(snapshot, stacks, &facts, notes, target.warnings());
+}
+
+/// Graph, verdict and reports of what was found.
+fn conclude(snapshot: Snapshot, stacks: Vec<Stack>, facts: &Facts, notes: Vec<RuntimeNote>, warnings: Vec<String>) {
     let (snapshots, stacks, notes) = ([snapshot], [stacks], [notes]);
-    let graph = Graph::build(&facts);
+    let graph = Graph::build(facts);
     let look = Look {
         graph: &graph,
-        facts: &facts,
+        facts,
         snapshots: &snapshots,
         stacks: &stacks,
         movement: None,
@@ -133,18 +172,29 @@ fn analyse(target: &dyn Target, memory: &(dyn Memory + Sync)) {
         unplaced: 0,
     };
     let verdict = judge(&look);
-    let captured = Captured { at: SystemTime::UNIX_EPOCH, source: "core", pause: None, warnings: target.warnings() };
+    let captured = Captured { at: SystemTime::UNIX_EPOCH, source: "core", pause: None, warnings };
     let case = Case {
         snapshots: &snapshots,
         stacks: &stacks,
-        facts: &facts,
+        facts,
         runtimes: &notes,
         graph: &graph,
         verdict: &verdict,
         captured: &captured,
     };
-    let _ = (report::text(&case, &TextOptions::default()), report::json(&case));
-    let _ = (report::dot(&case), report::svg(&case));
+    let every = TextOptions { threads: Threads::All, verbose: true, ..TextOptions::default() };
+    for text in [report::text(&case, &TextOptions::default()), report::text(&case, &every), report::json(&case)] {
+        is_harmless(&text);
+    }
+    is_harmless(&report::dot(&case));
+    is_harmless(&report::svg(&case));
+}
+
+/// Nothing in it is obeyed by a terminal, and there is an end to it.
+fn is_harmless(text: &str) {
+    let bad = text.chars().find(|c| *c != '\n' && harmless(*c) != *c);
+    assert_eq!(bad, None, "{text}");
+    assert!(text.len() < 64 << 20, "{} bytes", text.len());
 }
 
 fn gather(

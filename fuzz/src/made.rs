@@ -16,11 +16,14 @@ use std::sync::Arc;
 pub enum Runtime {
     Glibc,
     CPython,
+    Rocm,
 }
 
 const LIBC: u64 = 0x7f10_0000_0000;
 const LOADER: u64 = 0x7f20_0000_0000;
 const PYTHON: u64 = 0x7f30_0000_0000;
+const HSA: u64 = 0x7f40_0000_0000;
+const HIP: u64 = 0x7f50_0000_0000;
 const HEAP: u64 = 0x1000_0000;
 const HEAP_LEN: u64 = 0x1_0000;
 const STACKS: u64 = 0x7e00_0000_0000;
@@ -129,6 +132,16 @@ impl Made {
             libraries.push((name, PYTHON, library(&python, &frames, &[])));
             made.plant_python(dice, minor);
         }
+        if runtime == Runtime::Rocm {
+            let mut hsa =
+                functions(&["hsa_signal_wait_scacquire", "hsaKmtWaitOnMultipleEvents_Ext", "hsa_queue_create"]);
+            hsa.push(("_amdgpu_r_debug", TEXT + 0x200, 0x28, false));
+            libraries.push(("/made/libhsa-runtime64.so.1".into(), HSA, library(&hsa, &frames, &[])));
+            let hip = functions(&["hipDeviceSynchronize", "hipStreamSynchronize", "hipModuleLoadData"]);
+            let version = dice.pick(&["5.2.21153", "5.7.31921", "6.4.43482", "7.2.26015"]);
+            libraries.push((format!("/made/libamdhip64.so.{version}"), HIP, library(&hip, &frames, &[])));
+            made.plant_signals(dice);
+        }
         for (name, base, _) in &libraries {
             made.map(*base, TEXT, Some(name), true);
             made.map(*base + TEXT, DATA, Some(name), false);
@@ -176,6 +189,25 @@ impl Made {
         }
     }
 
+    /// Signals of HSA (`amd_signal_t`: kind, value, mailbox, event) in every fourth 128 bytes of the heap; their numbers, and
+    /// what they lead to, are noise.
+    fn plant_signals(&mut self, dice: &mut Dice<'_>) {
+        let magic = hangscope::layout::Layouts::rocm().number("signal_magic").unwrap_or_default();
+        let at_magic = hangscope::layout::Layouts::rocm()
+            .layout("amd_signal_t", &hangscope::layout::Subject::default())
+            .and_then(|l| l.field("magic"))
+            .map_or(0, |f| f.offset);
+        for at in (HEAP..HEAP + HEAP_LEN).step_by(512) {
+            self.planted.insert(at, dice.pick(&[1, 1, u64::MAX, u64::MAX - 1, 0]));
+            self.planted.insert(at + 8, dice.pick(&[0, 1, u64::MAX, HEAP + 0x8000]));
+            self.planted.insert(at + at_magic, magic);
+            if dice.once_in(2) {
+                // the queue of a doorbell, and its ring
+                self.planted.insert(at + 0x48, HEAP + 64 * dice.below(256));
+            }
+        }
+    }
+
     fn map(&mut self, at: u64, len: u64, path: Option<&str>, code: bool) {
         self.mappings.push(Mapping {
             start: Addr(at),
@@ -200,6 +232,7 @@ impl Made {
         let object = match (dice.below(6), runtime) {
             (0, _) => LIBC + TEXT + 4 * dice.below(0x1000),
             (1, _) => LOADER + TEXT + 8 * dice.below(0x200),
+            (2, Runtime::Rocm) => HEAP + 512 * dice.below(64),
             (2, Runtime::CPython) => PYTHON + TEXT + 8 * dice.below(0x6000),
             (3, _) => pthread + 0x2d0,
             _ => HEAP + 8 * dice.below(16),

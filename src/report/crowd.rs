@@ -4,8 +4,9 @@ use super::frames::Named;
 use super::paint::{Style, unbroken};
 use super::stacks::{self, Mark};
 use super::text::{Page, state_word};
-use crate::units::{FrameIx, ThreadRef};
+use crate::units::ThreadRef;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 /// Frames of a group's stack shown.
 const FRAMES: usize = 4;
@@ -27,9 +28,10 @@ pub(super) fn groups(page: &Page<'_>, threads: &[ThreadRef]) -> String {
     let behind: BTreeMap<ThreadRef, ThreadRef> =
         page.case.verdict.blocked_behind.iter().map(|b| (b.thread, b.behind)).collect();
     let mut groups: BTreeMap<Alike, Vec<ThreadRef>> = BTreeMap::new();
-    let mut outlines: HashMap<Same<'_>, Vec<String>> = HashMap::new();
+    let mut outlines: HashMap<Same, Vec<String>> = HashMap::new();
+    let seeds = [RandomState::new(), RandomState::new()];
     for t in threads {
-        let frames = outlines.entry(same(page, *t)).or_insert_with(|| outline(page, *t)).clone();
+        let frames = outlines.entry(same(page, *t, &seeds)).or_insert_with(|| outline(page, *t)).clone();
         let alike = Alike { doing: doing(page, *t), behind: behind.get(t).map(|b| page.voice.short(*b)), frames };
         groups.entry(alike).or_default().push(*t);
     }
@@ -93,16 +95,24 @@ fn telling(page: &Page<'_>, t: ThreadRef, frames: Vec<Named>) -> Vec<Named> {
     shown
 }
 
-/// What two threads share whose outlines are the same: thousands of workers are named once.
-type Same<'a> = (Vec<u64>, Vec<(&'a str, Option<FrameIx>)>, Option<(FrameIx, Option<u32>)>);
+/// What two threads share whose outlines are the same: thousands of workers are named once. A hash of it, as stacks are
+/// deep: by two seeds, so that stacks that differ do not meet.
+type Same = (u64, u64);
 
-fn same<'a>(page: &Page<'a>, t: ThreadRef) -> Same<'a> {
-    let native = page.voice.stack(t).map_or_else(Vec::new, |s| s.frames.iter().map(|f| f.pc.addr.0).collect());
-    let managed = page
-        .voice
-        .managed(t)
-        .map_or_else(Vec::new, |m| m.frames.iter().map(|f| (f.function.as_str(), f.native)).collect());
-    (native, managed, page.case.graph.waits.get(&t).map(|w| (w.frame, w.managed_frame)))
+fn same(page: &Page<'_>, t: ThreadRef, seeds: &[RandomState; 2]) -> Same {
+    let [first, second] = seeds.each_ref().map(|seed| {
+        let mut hasher = seed.build_hasher();
+        for frame in page.voice.stack(t).map_or(&[][..], |s| s.frames.as_slice()) {
+            frame.pc.addr.0.hash(&mut hasher);
+        }
+        for frame in page.voice.managed(t).map_or(&[][..], |m| m.frames.as_slice()) {
+            (frame.function.as_str(), frame.native.map(|n| n.0)).hash(&mut hasher);
+        }
+        let wait = page.case.graph.waits.get(&t).map(|w| (w.frame.0, w.managed_frame));
+        wait.hash(&mut hasher);
+        hasher.finish()
+    });
+    (first, second)
 }
 
 /// Functions only: threads that differ by a line of one function are alike.

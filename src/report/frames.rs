@@ -1,6 +1,7 @@
 //! One thread's frames as a person reads them: native and interpreter frames in one list, innermost first, with names.
 
-use crate::facts::ManagedFrame;
+use super::{Case, repeats};
+use crate::facts::{Holder, ManagedFrame};
 use crate::snapshot::{Pc, Snapshot};
 use crate::units::{Addr, FrameIx, ThreadRef, harmless_text};
 use crate::unwind::Trust;
@@ -37,7 +38,50 @@ pub(super) struct Named {
     pub runs_python: bool,
     /// Variables, where they were asked for: name and value.
     pub locals: Option<Vec<(String, String)>>,
+    /// What is left out behind it.
+    pub omitted: Option<Omitted>,
 }
+
+/// Frames left out, counted from 0 in the whole stack, both included.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Omitted {
+    pub first: usize,
+    pub last: usize,
+    /// The functions that repeat in them, in the order of the stack; empty where the stack was too deep to be shown whole.
+    pub repeats: Vec<String>,
+}
+
+impl Omitted {
+    /// `frames 12 to 99,980 repeat: f → g`: callers first.
+    pub(super) fn sentence(&self) -> String {
+        let (first, last) = (grouped(self.first), grouped(self.last));
+        if self.repeats.is_empty() {
+            return format!("frames {first} to {last} are left out");
+        }
+        let called: Vec<&str> = self.repeats.iter().rev().map(String::as_str).collect();
+        format!("frames {first} to {last} repeat: {}", called.join(" → "))
+    }
+}
+
+/// A number as people read it: `99,980`.
+fn grouped(n: usize) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Frames of one thread that a report shows at most, those of all threads together, and what each thread has in any case.
+const MOST: usize = 2048;
+const ALL: usize = 1 << 18;
+const LEAST: usize = 64;
+/// Functions of a cycle that are named.
+const NAMED: usize = 6;
 
 /// What is known of one pc.
 struct Place {
@@ -55,12 +99,25 @@ struct Function {
 /// Names frames; each pc once.
 pub(super) struct Frames<'a> {
     voice: &'a Voice<'a>,
+    /// Frames that something is said of: they are never left out.
+    marks: HashMap<ThreadRef, Vec<(Option<FrameIx>, Option<u32>)>>,
+    most: usize,
     places: RefCell<HashMap<(u32, Pc, bool), Rc<Place>>>,
 }
 
 impl<'a> Frames<'a> {
-    pub(super) fn new(voice: &'a Voice<'a>) -> Frames<'a> {
-        Frames { voice, places: RefCell::default() }
+    pub(super) fn new(voice: &'a Voice<'a>, case: &Case<'_>) -> Frames<'a> {
+        let mut marks: HashMap<ThreadRef, Vec<(Option<FrameIx>, Option<u32>)>> = HashMap::new();
+        for (t, wait) in &case.graph.waits {
+            marks.entry(*t).or_default().push((Some(wait.frame), wait.managed_frame));
+        }
+        for hold in case.graph.holds.values().flatten().chain(&case.verdict.inferred_holds) {
+            if let Holder::Thread(t) = hold.holder {
+                marks.entry(t).or_default().push((hold.taken_at, hold.taken_at_managed.map(|at| at.frame)));
+            }
+        }
+        let threads: usize = case.snapshots.iter().map(|s| s.threads.len()).sum();
+        Frames { voice, marks, most: (ALL / threads.max(1)).clamp(LEAST, MOST), places: RefCell::default() }
     }
 
     /// The frames of `t`, innermost first. An evaluation loop stands after the interpreter frames it runs. Interpreter
@@ -116,11 +173,53 @@ impl<'a> Frames<'a> {
                     managed: None,
                     runs_python: mine.is_some() && n == last,
                     locals: None,
+                    omitted: None,
                 });
             }
         }
         out.extend(unmatched.into_iter().filter_map(|m| managed.get(m).map(|f| python(f, m, None))));
-        out
+        self.fold(t, out)
+    }
+
+    /// Leaves out what repeats, and the middle of what is too deep.
+    fn fold(&self, t: ThreadRef, frames: Vec<Named>) -> Vec<Named> {
+        let marks = self.marks.get(&t).map_or(&[][..], Vec::as_slice);
+        let marked = |i: usize| {
+            frames.get(i).is_some_and(|f| {
+                let native = f.kind != FrameKind::Python && f.native.is_some();
+                marks.iter().any(|(n, m)| native && f.native == *n || f.managed.is_some() && f.managed == *m)
+            })
+        };
+        let keys = frames.iter().map(|f| {
+            let unnamed = f.pc.filter(|_| f.function.is_none());
+            (f.kind, f.function.as_deref(), f.module.as_deref(), f.file.as_deref(), unnamed)
+        });
+        let kept = repeats::fold(keys, marked, self.most);
+        if kept.len() == frames.len() {
+            return frames;
+        }
+        let omitted = |at: usize, gap: repeats::Gap| {
+            let cycle = frames.get((at + 1).saturating_sub(gap.period)..=at).unwrap_or_default();
+            let cycle = if gap.period == 0 { &[] } else { cycle };
+            // the interpreter's own frames between those of the program say nothing
+            let python = cycle.iter().any(|f| f.kind == FrameKind::Python);
+            let telling = cycle.iter().filter(|f| !python || f.kind == FrameKind::Python);
+            let mut names: Vec<String> =
+                telling.map(|f| f.function.clone().unwrap_or_else(|| "a function without a name".to_owned())).collect();
+            names.dedup();
+            if names.len() > NAMED {
+                names.truncate(NAMED);
+                names.push("…".to_owned());
+            }
+            Omitted { first: gap.first, last: gap.last, repeats: names }
+        };
+        let gaps: Vec<Option<Omitted>> = kept.iter().map(|(i, gap)| gap.map(|g| omitted(*i, g))).collect();
+        let mut frames: Vec<Option<Named>> = frames.into_iter().map(Some).collect();
+        let taken = kept.into_iter().zip(gaps).filter_map(|((i, _), omitted)| {
+            let frame = frames.get_mut(i)?.take()?;
+            Some(Named { omitted, ..frame })
+        });
+        taken.collect()
     }
 
     fn place(&self, process: u32, snapshot: &Snapshot, pc: Pc, with_lines: bool) -> Rc<Place> {
@@ -168,6 +267,7 @@ fn python(frame: &ManagedFrame, index: usize, native: Option<FrameIx>) -> Named 
             .locals
             .as_ref()
             .map(|all| all.iter().map(|l| (plain(&l.name), harmless_text(&l.value, 512))).collect()),
+        omitted: None,
     }
 }
 

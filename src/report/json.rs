@@ -132,6 +132,20 @@ pub struct Frame {
     /// Variables, with `--locals` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locals: Option<Vec<Variable>>,
+    /// Frames left out behind this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frames_omitted: Option<FramesOmitted>,
+}
+
+/// Frames left out of a stack: recursion, or the middle of a very deep stack.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FramesOmitted {
+    /// The first of them, counted from 0 in the whole stack.
+    pub first: usize,
+    /// The last of them.
+    pub last: usize,
+    /// The functions that repeat in them, innermost first; empty where nothing repeats.
+    pub repeats: Vec<String>,
 }
 
 /// A variable of a frame.
@@ -230,7 +244,7 @@ pub struct RootCause {
 pub fn wire(case: &Case<'_>) -> Report {
     let voice = Voice::new(case.graph, case.facts, case.snapshots, case.stacks);
     let ids = Ids::new(case);
-    let frames = Frames::new(&voice);
+    let frames = Frames::new(&voice, case);
     Report {
         schema: SCHEMA.to_owned(),
         tool: Tool { name: "hangscope".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() },
@@ -350,6 +364,7 @@ fn frame(named: Named) -> Frame {
         }),
         domain: named.domain.map(str::to_owned),
         locals: named.locals.map(|all| all.into_iter().map(|(name, value)| Variable { name, value }).collect()),
+        frames_omitted: named.omitted.map(|o| FramesOmitted { first: o.first, last: o.last, repeats: o.repeats }),
     }
 }
 

@@ -8,6 +8,7 @@ mod drawing;
 mod frames;
 pub mod json;
 mod paint;
+mod repeats;
 mod stacks;
 mod svg;
 mod tasks;

@@ -81,6 +81,8 @@ struct Row {
     short: String,
     /// Variables, a line each.
     locals: Vec<String>,
+    /// What is left out behind it.
+    omitted: Vec<String>,
 }
 
 /// The stack of `t` as a table of marks, functions and places.
@@ -123,6 +125,9 @@ pub(super) fn table(page: &Page<'_>, t: ThreadRef, marks: &[Mark]) -> String {
             let text = squeeze(&local, page.pen.width.saturating_sub(mark_width + 9));
             out += &format!("  {}{}\n", " ".repeat(mark_width + 5), page.pen.ink(Style::Dim, &text));
         }
+        for omitted in row.omitted {
+            out += &page.pen.paragraph(mark_width + 5, Style::Dim, &format!("({omitted})"));
+        }
     }
     if hidden > 0 && page.options.threads != super::Threads::All {
         let words = match hidden {
@@ -144,13 +149,12 @@ fn rows(page: &Page<'_>, frames: &[Named], marks: &[Mark]) -> (Vec<Row>, usize) 
     let mut unnamed: Option<(String, usize)> = None;
     for (frame, shown) in frames.iter().zip(shown) {
         let mark = marked(frame);
+        let told = verbose || mark.is_some() || rows.len() < MOST;
         if !verbose && mark.is_none() && (!shown || rows.len() >= MOST) {
             hidden += 1;
-            continue;
-        }
-        // frames without a name say nothing one by one
-        let module = frame.module.clone().unwrap_or_default();
-        if !verbose && mark.is_none() && frame.function.is_none() {
+        } else if !verbose && mark.is_none() && frame.function.is_none() {
+            // frames without a name say nothing one by one
+            let module = frame.module.clone().unwrap_or_default();
             match (&mut unnamed, rows.last_mut()) {
                 (Some((of, n)), Some(last)) if *of == module => {
                     *n += 1;
@@ -161,17 +165,21 @@ fn rows(page: &Page<'_>, frames: &[Named], marks: &[Mark]) -> (Vec<Row>, usize) 
                     unnamed = Some((module, 1));
                 }
             }
-            continue;
+        } else {
+            unnamed = None;
+            // a frame that took something at one line and now stands at another is shown at both
+            let here: Vec<&Mark> = marks.iter().filter(|m| m.is_on(frame)).collect();
+            if here.iter().all(|m| m.line.is_some() && m.line != frame.line) {
+                rows.push(Row { locals: Vec::new(), ..row(page, frame, None) });
+            }
+            for mark in here {
+                let line = mark.line.or(frame.line);
+                rows.push(row(page, &Named { line, ..frame.clone() }, Some(mark)));
+            }
         }
-        unnamed = None;
-        // a frame that took something at one line and now stands at another is shown at both
-        let here: Vec<&Mark> = marks.iter().filter(|m| m.is_on(frame)).collect();
-        if here.iter().all(|m| m.line.is_some() && m.line != frame.line) {
-            rows.push(Row { locals: Vec::new(), ..row(page, frame, None) });
-        }
-        for mark in here {
-            let line = mark.line.or(frame.line);
-            rows.push(row(page, &Named { line, ..frame.clone() }, Some(mark)));
+        if let (Some(omitted), true, Some(last)) = (&frame.omitted, told, rows.last_mut()) {
+            last.omitted.push(omitted.sentence());
+            unnamed = None;
         }
     }
     (rows, hidden)
@@ -198,6 +206,7 @@ fn row(page: &Page<'_>, frame: &Named, mark: Option<&Mark>) -> Row {
             _ => place(frame, false),
         },
         locals: frame.locals.iter().flatten().map(|(name, value)| format!("{name} = {value}")).collect(),
+        omitted: Vec::new(),
     }
 }
 

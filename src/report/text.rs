@@ -77,7 +77,7 @@ const LISTED: usize = 8;
 pub fn text(case: &Case<'_>, options: &TextOptions) -> String {
     let voice = Voice::new(case.graph, case.facts, case.snapshots, case.stacks);
     let pen = Pen { color: options.color, width: options.width.clamp(NARROWEST, WIDEST) };
-    let page = Page { case, options, pen, voice: &voice, frames: Frames::new(&voice) };
+    let page = Page { case, options, pen, voice: &voice, frames: Frames::new(&voice, case) };
     let mut out = page.headline();
     out += &page.processes();
     out += &page.cycles();

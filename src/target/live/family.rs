@@ -64,7 +64,7 @@ fn by_parent() -> BTreeMap<Pid, Vec<Pid>> {
     parents
 }
 
-fn parse_parent(stat: &[u8]) -> Option<Pid> {
+pub(super) fn parse_parent(stat: &[u8]) -> Option<Pid> {
     let text = String::from_utf8_lossy(stat);
     let after_name = text.get(text.rfind(')')? + 1..)?;
     after_name.split_ascii_whitespace().nth(1)?.parse().ok().map(Pid)

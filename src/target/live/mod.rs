@@ -12,6 +12,7 @@ mod family;
 mod files;
 mod guarded;
 mod observed;
+mod parsers;
 pub(super) mod proc;
 mod refusal;
 mod remote;
@@ -21,6 +22,7 @@ mod undisturbed;
 
 pub use descriptors::{PipeEnds, ends_of};
 pub use family::{children, descendants};
+pub use parsers::parse_all;
 pub use proc::{LockLine, is_gone, read_caught_signals, read_file_locks};
 pub use refusal::ptrace_refusal;
 pub use stopped::{Released, StopLimits, Stopped, stop_all};

@@ -378,7 +378,7 @@ pub fn read_file_locks() -> Vec<LockLine> {
 
 /// Parses `3: -> FLOCK  ADVISORY  WRITE 4711 fe:01:9437 0 EOF`; the arrow marks who waits. Source: Linux `fs/locks.c`,
 /// `lock_get_status`.
-fn parse_lock(line: &str) -> Option<LockLine> {
+pub(super) fn parse_lock(line: &str) -> Option<LockLine> {
     let (number, rest) = line.split_once(':')?;
     let rest = rest.trim_start();
     let blocked = rest.starts_with("->");
