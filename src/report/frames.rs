@@ -7,7 +7,7 @@ use crate::units::{Addr, FrameIx, ThreadRef, harmless_text};
 use crate::unwind::Trust;
 use crate::verdict::{Voice, function_name, plain};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 /// What kind of frame.
@@ -208,8 +208,10 @@ impl<'a> Frames<'a> {
                 telling.map(|f| f.function.clone().unwrap_or_else(|| "a function without a name".to_owned())).collect();
             names.dedup();
             if names.len() > NAMED {
+                // each once, as they are met first
+                let mut met = HashSet::new();
+                names.retain(|name| met.insert(name.clone()));
                 names.truncate(NAMED);
-                names.push("…".to_owned());
             }
             Omitted { first: gap.first, last: gap.last, repeats: names }
         };

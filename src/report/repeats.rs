@@ -6,8 +6,6 @@ use std::hash::Hash;
 
 /// Frames of one cycle at most: a Python call may be several native frames.
 const PERIOD: usize = 16;
-/// Times a cycle is shown before what repeats is left out; it is shown once more behind that.
-const SHOWN: usize = 2;
 /// Fewer frames are not worth leaving out.
 const WORTH: usize = 24;
 
@@ -36,7 +34,9 @@ pub(super) fn fold<K: Hash + Eq>(keys: impl Iterator<Item = K>, marked: impl Fn(
     let mut at = 0;
     while at < ids.len() {
         let (period, end) = cycle(&ids, at);
-        let (from, to) = (at + period * SHOWN, end.saturating_sub(period));
+        // shown before the gap twice, a long cycle once; behind it once more
+        let shown = if period > 4 { period } else { 2 * period };
+        let (from, to) = (at + shown, end.saturating_sub(period));
         if to.saturating_sub(from) < WORTH {
             kept.push((at, None));
             at += 1;

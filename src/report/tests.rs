@@ -162,6 +162,53 @@ fn json_is_the_contracts() {
 }
 
 #[test]
+fn recursion_is_told_once_in_every_format() {
+    let mut made = Made::new();
+    let t = made.thread(7, "deep");
+    made.native(t, &["sem_wait libc.so.6", "_PyEval_EvalFrameDefault libpython3.11.so.1.0"]);
+    let mut frames = vec![("leaf", "/srv/a.py", 1, 1)];
+    for i in 0..20_000 {
+        frames.push([("f", "/srv/a.py", 2, 1), ("g", "/srv/b.py", 3, 1)][i % 2]);
+    }
+    frames.push(("main", "/srv/a.py", 9, 1));
+    made.python(t, None, &frames);
+    let lock = made.resource(ResourceKind::PythonLock, "a.lock", 0x10);
+    made.holds(t, lock).taken_at_managed = Some(TakenAt { frame: 10_001, line: Some(2) });
+    made.waits(t, lock).managed_frame = Some(0);
+    let text = plain(&made, TextOptions::default());
+    assert!(text.contains("took it here") && text.lines().count() < 60, "{text}");
+    for gap in ["(frames 6 to 10,001 repeat: g → f)", "(frames 10,003 to 19,999 repeat: f → g)"] {
+        assert!(text.contains(gap), "{text}");
+    }
+    let json = with_case(&made, json);
+    assert!(json.len() < 20_000, "{}", json.len());
+    let back: super::json::Report = serde_json::from_str(&json).unwrap();
+    let gap = back.threads[0].frames.iter().find_map(|f| f.frames_omitted.as_ref()).unwrap();
+    assert_eq!((gap.first, gap.last, gap.repeats.join(" ").as_str()), (6, 10_001, "f g"));
+}
+
+#[test]
+fn no_name_of_a_target_leaves_its_place() {
+    let mut made = Made::loader_against_gil();
+    let long = "x".repeat(10_000);
+    let odd = format!("\u{1b}[31m\u{202e}\n\0\r\u{9b}<&>\"\\{long}");
+    let t = made.thread(900, &odd);
+    made.native(t, &[&format!("{} {}", odd.replace(' ', ""), "lib\u{1b}.so")]);
+    made.python(t, None, &[(&odd, &odd, 1, 0)]);
+    let lock = made.resource(ResourceKind::Mutex, &odd, 0x77_0000);
+    made.waits(t, lock).evidence = vec![crate::facts::Evidence(odd.clone())];
+    let main = ThreadRef { process: ProcessIx(0), thread: 0 };
+    made.holds(main, lock);
+    let every = TextOptions { threads: Threads::All, verbose: true, ..TextOptions::default() };
+    let (dot, svg) = (with_case(&made, dot), with_case(&made, svg));
+    for text in [plain(&made, TextOptions::default()), plain(&made, every), with_case(&made, json), dot, svg] {
+        let obeyed = text.chars().find(|c| *c != '\n' && crate::units::harmless(*c) != *c);
+        assert_eq!(obeyed, None, "{text}");
+        assert!(!text.contains(&long[..3000]), "cut");
+    }
+}
+
+#[test]
 fn of_an_interpreters_arguments_only_script_or_module_are_shown() {
     for (arguments, shown) in [
         (&["-u", "train.py", "secret"][..], &["train.py"][..]),
