@@ -7,6 +7,7 @@
 mod source;
 
 use source::{Token, source_files, tokens, without_tests};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -39,14 +40,14 @@ const PLAN: &[Room] = &[
         name: "elf",
         imports: &["units", "arch", "memory"],
         items: &[],
-        crates: &["object", "gimli", "addr2line", "lzma_rust2", "flate2", "ruzstd", "cpp_demangle", "rustc_demangle"],
+        crates: &["gimli", "addr2line", "lzma_rust2", "flate2", "ruzstd", "cpp_demangle", "rustc_demangle"],
     },
     Room { name: "layout", imports: &["units", "memory", "elf"], items: &[], crates: &["gimli", "serde", "toml"] },
     Room {
         name: "target",
         imports: &["units", "arch", "memory"],
         items: &[],
-        crates: &["nix", "procfs", "goblin", "flate2", "lz4_flex", "lzma_rust2", "ruzstd", "tempfile"],
+        crates: &["nix", "goblin", "flate2", "lz4_flex", "lzma_rust2", "ruzstd", "tempfile"],
     },
     Room { name: "snapshot", imports: &["units", "arch", "memory", "elf", "target"], items: &[], crates: &[] },
     Room {
@@ -85,7 +86,7 @@ const PLAN: &[Room] = &[
         name: "report",
         imports: &["units", "snapshot", "unwind", "facts", "graph", "verdict"],
         items: &[Item { room: "target", names: TARGET_DATA, reason: "a report prints what a snapshot is made of" }],
-        crates: &["comfy_table", "serde", "serde_json"],
+        crates: &["serde", "serde_json"],
     },
     Room {
         name: "diagnose",
@@ -105,7 +106,7 @@ const OPEN: &[&str] = &["commands", "cli", "main", "lib"];
 const WELCOME: &[&str] = &["thiserror"];
 
 /// Crates for the open rooms only.
-const OPEN_CRATES: &[&str] = &["clap", "anyhow"];
+const OPEN_CRATES: &[&str] = &["clap", "anyhow", "comfy_table", "object"];
 
 /// A module of such a name has a room of its own or no reason.
 const NO_SUCH_ROOM: &[&str] = &["utils", "util", "common", "shared", "helpers", "misc"];
@@ -140,6 +141,29 @@ fn every_dependency_has_a_home() {
             || WELCOME.contains(&name.as_str())
             || OPEN_CRATES.contains(&name.as_str());
         assert!(home, "Cargo.toml depends on {name}, but no room of the floor plan names it");
+    }
+}
+
+#[test]
+fn every_dependency_is_used_where_it_is_at_home() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let dependencies = dependencies(root);
+    let mut used: BTreeSet<(String, String)> = BTreeSet::new();
+    for file in source_files(&root.join("src")) {
+        let path = file.strip_prefix(root.join("src")).expect("under src").to_string_lossy().into_owned();
+        let room = path.split(['/', '.']).next().unwrap_or_default().to_owned();
+        let all = without_tests(tokens(&fs::read_to_string(&file).expect("a readable source file")));
+        let named = crate_names(&all, &dependencies).into_iter().map(|(_, name)| name);
+        used.extend(named.map(|name| (room.clone(), name)));
+    }
+    for name in &dependencies {
+        assert!(used.iter().any(|(_, krate)| krate == name), "Cargo.toml depends on {name}, and no room uses it");
+    }
+    for room in PLAN {
+        for krate in room.crates {
+            let is_used = used.contains(&(room.name.to_owned(), (*krate).to_owned()));
+            assert!(is_used, "the floor plan has {krate} at home in {}, which does not use it", room.name);
+        }
     }
 }
 

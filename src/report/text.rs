@@ -62,8 +62,9 @@ impl Default for TextOptions {
 const NARROWEST: usize = 48;
 /// Widest: longer lines are hard to read.
 const WIDEST: usize = 120;
-/// Pieces of evidence an edge shows without `verbose`, for the hold and for the wait each.
+/// Pieces of evidence an edge shows without `verbose`, for the hold and for the wait.
 const PROOFS: usize = 2;
+const WAIT_PROOFS: usize = 1;
 /// Columns of the word before a proof: `witnessed` and a blank.
 const LABEL: usize = 10;
 
@@ -272,8 +273,8 @@ impl Page<'_> {
             }
         }
         let mut out = self.pen.flow(&ink(first), &ink(rest), indent, &spans);
-        let mut proof = |label: (Style, &str), evidence: &[Evidence]| {
-            let most = if self.options.verbose { usize::MAX } else { PROOFS };
+        let mut proof = |label: (Style, &str), evidence: &[Evidence], most: usize| {
+            let most = if self.options.verbose { usize::MAX } else { most };
             let lines: Vec<String> = evidence.iter().take(most).map(|e| super::sentence(&e.0)).collect();
             let gap = " ".repeat(LABEL.saturating_sub(label.1.chars().count()));
             let pad = format!("{}{}{gap}", ink(rest), self.pen.ink(label.0, label.1));
@@ -283,14 +284,14 @@ impl Page<'_> {
             out.push('\n');
         };
         if let Some(hold) = hold {
-            proof((certainty_style(certainty), certainty.word()), &hold.evidence);
+            proof((certainty_style(certainty), certainty.word()), &hold.evidence, PROOFS);
         }
         if !wait.evidence.is_empty() {
-            proof((Style::Plain, "waits"), &wait.evidence);
+            proof((Style::Plain, "waits"), &wait.evidence, WAIT_PROOFS);
         }
         if self.options.verbose {
             for beneath in self.case.graph.beneath.get(&waiter).into_iter().flatten().rev() {
-                proof((Style::Plain, "beneath"), &beneath.evidence);
+                proof((Style::Plain, "beneath"), &beneath.evidence, PROOFS);
             }
         }
         out
@@ -344,10 +345,12 @@ impl Page<'_> {
         let facts = facts.iter().map(|f| format!(" {}", unbroken(&format!("· {f}")))).collect::<String>();
         let mut out = String::from("\n");
         let head = head.replacen("thread", "Thread", 1);
-        // a wait that wakes now and then looks alive: that it was awake just then says nothing
-        let periodic = self.case.graph.waits.get(&t).is_some_and(|w| w.timeout == Timeout::Periodic);
-        let state = self.voice.state(t).and_then(|s| s.state);
-        let state = state.map(|s| format!(", {}", state_word(if periodic && s == 'R' { 'S' } else { s })));
+        // that one who waits sleeps goes without saying; a wait that wakes now and then looks alive, which says nothing either
+        let wait = self.case.graph.waits.get(&t);
+        let periodic = wait.is_some_and(|w| w.timeout == Timeout::Periodic);
+        let asleep = |s: &char| wait.is_some() && (*s == 'S' || periodic && *s == 'R');
+        let state = self.voice.state(t).and_then(|s| s.state).filter(|s| !asleep(s));
+        let state = state.map(|s| format!(", {}", state_word(s)));
         let facts = format!("{}{facts}", state.unwrap_or_default());
         out += &self.pen.flow("", "  ", 2, &[(Style::Bold, &head), (Style::Dim, &facts)]);
         out += &stacks::table(self, t, &marks);

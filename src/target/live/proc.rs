@@ -1,4 +1,7 @@
 //! Reading and parsing the few `/proc` files the door needs. Parsers touch only bytes; readers one file each.
+//!
+//! Not by the crate procfs-core (0.18): it refuses a whole `status` or `maps` for one name or path that is no UTF-8, or for a field that
+//! is missing, and would lose that process.
 
 use crate::arch::Syscall;
 use crate::target::{Mapping, Permissions, Progress};
