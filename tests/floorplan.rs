@@ -42,7 +42,7 @@ const PLAN: &[Room] = &[
         items: &[],
         crates: &["gimli", "addr2line", "lzma_rust2", "flate2", "ruzstd", "cpp_demangle", "rustc_demangle"],
     },
-    Room { name: "layout", imports: &["units", "memory", "elf"], items: &[], crates: &["gimli", "serde", "toml"] },
+    Room { name: "layout", imports: &["units", "memory", "elf"], items: &[], crates: &["serde", "toml"] },
     Room {
         name: "target",
         imports: &["units", "arch", "memory"],

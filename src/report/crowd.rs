@@ -11,7 +11,7 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 /// Frames of a group's stack shown.
 const FRAMES: usize = 4;
 /// Threads of a group named.
-const NAMED: usize = 4;
+const NAMED: usize = 3;
 /// Groups shown without `verbose`.
 const GROUPS: usize = 20;
 
