@@ -120,6 +120,7 @@ pub fn follow(bytes: &dyn Bytes, from: u64, within: &Range<u64>, registers: &Reg
 }
 
 /// Follows one path to its end; branches that may go either way are put into `open`.
+#[allow(clippy::too_many_arguments)] // where the path is, and what all paths share
 fn path(
     bytes: &dyn Bytes,
     mut at: u64,

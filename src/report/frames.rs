@@ -96,18 +96,21 @@ struct Function {
     line: Option<u32>,
 }
 
+/// A frame something is said of: the native one, the interpreter's.
+type Marked = (Option<FrameIx>, Option<u32>);
+
 /// Names frames; each pc once.
 pub(super) struct Frames<'a> {
     voice: &'a Voice<'a>,
     /// Frames that something is said of: they are never left out.
-    marks: HashMap<ThreadRef, Vec<(Option<FrameIx>, Option<u32>)>>,
+    marks: HashMap<ThreadRef, Vec<Marked>>,
     most: usize,
     places: RefCell<HashMap<(u32, Pc, bool), Rc<Place>>>,
 }
 
 impl<'a> Frames<'a> {
     pub(super) fn new(voice: &'a Voice<'a>, case: &Case<'_>) -> Frames<'a> {
-        let mut marks: HashMap<ThreadRef, Vec<(Option<FrameIx>, Option<u32>)>> = HashMap::new();
+        let mut marks: HashMap<ThreadRef, Vec<Marked>> = HashMap::new();
         for (t, wait) in &case.graph.waits {
             marks.entry(*t).or_default().push((Some(wait.frame), wait.managed_frame));
         }
