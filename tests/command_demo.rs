@@ -1,5 +1,8 @@
 //! `hangscope demo`: each embedded program deadlocks, is named, and is gone afterwards.
 
+#[path = "support/inherited.rs"]
+mod inherited;
+
 use std::process::{Command, Output, Stdio};
 
 fn hangscope(arguments: &[&str]) -> Output {

@@ -1,5 +1,8 @@
 //! `hangscope doctor`: what is possible here and for one process.
 
+#[path = "support/inherited.rs"]
+mod inherited;
+
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 

@@ -233,15 +233,13 @@ fn a_hung_command_is_named_on_request() {
 fn the_whole_tree_is_diagnosed_as_one_and_ended() {
     let directory = tempfile::tempdir().unwrap();
     let list = directory.path().join("pids");
-    let script = format!(
-        "sleep 100 & echo $! >> {0}\n\
-         (sh -c 'setsid sleep 100 & echo $! >> {0}') \n\
-         sh -c 'trap \"\" TERM; sleep 100 & echo $! >> {0}; echo $$ >> {0}; wait' &\n\
-         \"$0\" demo-child abba-mutex &\n\
-         wait",
-        list.display()
-    );
-    let mut child = start(&["--timeout", "1500ms", "--", "sh", "-c", &script, HANGSCOPE]);
+    let script = "sleep 100 & echo $! >> \"$LIST\"
+         (sh -c 'setsid sleep 100 & echo $! >> \"$LIST\"')
+         sh -c 'trap \"\" TERM; sleep 100 & echo $! >> \"$LIST\"; echo $$ >> \"$LIST\"; wait' &
+         \"$0\" demo-child abba-mutex &
+         wait";
+    let list_is = format!("LIST={}", list.display());
+    let mut child = start(&["--timeout", "1500ms", "--", "env", &list_is, "sh", "-c", script, HANGSCOPE]);
     let hung = first_line(&mut child).strip_prefix("started ").expect("the demo starts").to_string();
     let out = finish(child);
     let report = text(&out.stderr);
@@ -464,14 +462,15 @@ fn without_a_proc_of_our_own_the_tree_is_ended_and_nobody_else() {
     let directory = tempfile::tempdir().unwrap();
     let pids = directory.path().join("pids");
     let mut bystander = Command::new("sleep").arg("100").spawn().unwrap();
-    let script = format!(
-        "$0 \"$1\" run --timeout 200ms -- sh -c 'trap \"\" TERM; (setsid sh -c \"trap \\\"\\\" TERM; echo \\$\\$ > {0}.2; sleep 100; :\" &); echo $$ > {0}; sleep 100; :'
-         echo code $?; for pid in $(cat {0} {0}.2); do kill -0 $pid 2>/dev/null && echo alive $pid; done",
-        pids.display()
-    );
+    let script = "\"$1\" run --timeout 200ms -- sh -c 'trap \"\" TERM
+            (setsid sh -c \"trap : TERM; echo \\$\\$ > \\\"\\$LIST.2\\\"; sleep 100; :\" &)
+            echo $$ > \"$LIST\"; sleep 100; :'
+         echo code $?; for pid in $(cat \"$LIST\" \"$LIST.2\"); do kill -0 $pid 2>/dev/null && echo alive $pid; done";
     let no_proc = format!("umount -l /proc; {script}");
-    for (unshare, script) in [(["--mount", "--mount"], &no_proc), (["--pid", "--fork"], &script)] {
-        let said = Command::new("unshare").args(unshare).args(["sh", "-c", script, "", HANGSCOPE]).output().unwrap();
+    for (unshare, script) in [(["--mount", "--mount"], no_proc.as_str()), (["--pid", "--fork"], script)] {
+        let mut command = Command::new("unshare");
+        command.args(unshare).args(["sh", "-c", script, "", HANGSCOPE]).env("LIST", &pids);
+        let said = command.output().unwrap();
         assert_eq!(text(&said.stdout), "code 124\n", "{said:?}");
         assert!(text(&said.stderr).contains("/proc is not mounted here, or shows another PID namespace"), "{said:?}");
         assert_eq!(fs::read_to_string(&pids).unwrap().lines().count(), 1);

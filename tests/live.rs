@@ -1,5 +1,8 @@
 //! The live door on real programs: whatever happens to us while we hold them, they run on unharmed.
 
+#[path = "support/inherited.rs"]
+mod inherited;
+
 use hangscope::arch::x86_64;
 use hangscope::memory::{Memory, MemoryExt, ReadError};
 use hangscope::target::live::{Live, StopLimits, ptrace_refusal, stop_all};

@@ -1,5 +1,8 @@
 //! Attaching never hangs and never harms, whatever the target does: memory that never comes, whole trees, little time.
 
+#[path = "support/inherited.rs"]
+mod inherited;
+
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test file uses its part
 
 pub mod build;
+mod inherited;
 pub mod places;
 pub mod running;
 

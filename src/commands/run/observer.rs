@@ -103,9 +103,7 @@ impl Observer {
     fn serve(mut self, start: &Start<'_>) -> i32 {
         loop {
             self.count();
-            if !self.diagnosing.load(Ordering::Acquire) {
-                self.look_at_children();
-            }
+            self.look_at_children();
             while let Some(order) = self.channel.receive() {
                 match order {
                     Order::Signals => {
@@ -140,19 +138,16 @@ impl Observer {
 
     /// Tells what became of CMD, and reaps what its processes left behind.
     fn look_at_children(&mut self) {
-        while let Ok(Some((_, how))) = sys::child(Whose::One(self.command), sys::JOB) {
+        // the stops of a thread that is traced are the tracer's
+        let diagnosing = self.diagnosing.load(Ordering::Acquire);
+        while !diagnosing && let Ok(Some((_, how))) = sys::child(Whose::One(self.command), sys::JOB) {
             self.nudging |= how == How::Continued;
             self.channel.send(&Word::Command(how));
         }
-        while let Ok(Some((pid, how))) = sys::child(Whose::Any, sys::ENDED) {
-            if pid == self.command {
-                if !self.ended {
-                    self.channel.send(&Word::Command(how));
-                    (self.ended, self.nudging) = (true, true);
-                }
-                break;
-            }
-            let _ = sys::child(Whose::One(pid), sys::REAP);
+        let how = tree::reap_all_but(self.command);
+        if let Some(how) = how.filter(|_| !self.ended) {
+            self.channel.send(&Word::Command(how));
+            (self.ended, self.nudging) = (true, true);
         }
     }
 

@@ -6,7 +6,7 @@ use super::inherited::{self, OpenFiles};
 use super::observer::{self, Start};
 use super::signals::{Received, Signals};
 use super::sys::{self, Handle, How, Whose};
-use super::tree::{GRACE, KILL, Tree};
+use super::tree::{self, GRACE, KILL, PATIENCE, Tree};
 use crate::cli::Common;
 use nix::errno::Errno;
 use nix::libc::{self, SI_TIMER, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH};
@@ -165,8 +165,8 @@ impl Supervisor {
                 Ok(None) => {}
             }
         } else if let Some(command) = self.command.filter(|_| self.ended.is_none()) {
-            // it is our child now
-            self.ended = sys::child(Whose::One(command), sys::ENDED).ok().flatten().map(|(_, how)| how);
+            // it is our child now, and so is whom its processes leave behind
+            self.ended = tree::reap_all_but(command);
         }
     }
 
@@ -310,7 +310,7 @@ impl Supervisor {
         let mut kill = KILL;
         if self.observer_ended.is_none() {
             self.channel.send(&Order::End);
-            let until = Instant::now() + GRACE + KILL + WAKE;
+            let until = Instant::now() + GRACE + KILL * PATIENCE + WAKE;
             while self.survivors.is_none() && self.observer_ended.is_none() && Instant::now() < until {
                 self.signals.sleep(Some(self.channel.as_fd()), Some(until));
                 self.hear();

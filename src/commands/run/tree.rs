@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 pub const GRACE: Duration = Duration::from_secs(3);
 /// How long SIGKILL may take: only a process deep in the kernel needs longer.
 pub const KILL: Duration = Duration::from_secs(5);
+/// How many times as long where new ones are met again and again: a storm of forks leaves us little of the CPU.
+pub const PATIENCE: u32 = 4;
 /// How long we sleep between two looks; the end of a child ends it.
 const SLICE: Duration = Duration::from_millis(20);
 /// Processes diagnosed at all. A larger tree is a build, not a deadlock; what is left out is said.
@@ -154,7 +156,8 @@ impl Tree {
                 break;
             }
         }
-        let until = Instant::now() + kill;
+        let began = Instant::now();
+        let mut until = began + kill;
         let mut met = BTreeSet::new();
         loop {
             if !self.reap() {
@@ -166,7 +169,9 @@ impl Tree {
                 fresh |= met.insert(pid);
             });
             // those that fork and end are outrun only without a rest
-            if !fresh {
+            if fresh {
+                until = (Instant::now() + kill).min(began + kill * PATIENCE);
+            } else {
                 self.each(true, &mut |_, send| send(SIGKILL));
                 pause(SLICE);
             }
@@ -184,6 +189,17 @@ impl Tree {
         }
         all
     }
+}
+
+/// Reaps all children that have ended but `one`; what became of that.
+pub fn reap_all_but(one: i32) -> Option<sys::How> {
+    while let Ok(Some((pid, how))) = sys::child(Whose::Any, sys::ENDED) {
+        if pid == one {
+            return Some(how);
+        }
+        let _ = sys::child(Whose::One(pid), sys::REAP);
+    }
+    None
 }
 
 /// The children of every thread of a process, as `/proc` lists them; none where it does not.
