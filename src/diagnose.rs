@@ -442,6 +442,7 @@ fn think(
     let graph = Graph::build(&facts);
     if let (Some((e, _)), Some(movement)) = (earlier, &mut movement) {
         movement.compare_devices((&e.snapshots, &e.facts), (&snapshots, &facts));
+        movement.compare_cycles((&e.snapshots, &e.graph), (&snapshots, &graph));
     }
     let unread = snapshots.iter().flat_map(|s| &s.threads).any(|t| t.registers.is_none() && t.state != Some('Z'));
     if unread && captured.warnings.is_empty() {

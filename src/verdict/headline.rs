@@ -244,7 +244,13 @@ fn idle(verdict: &Verdict, case: Case<'_>) -> String {
     let locks: Vec<&Wait> = look.graph.waits.values().filter(|w| is_for_lock(look, w)).collect();
     let timed = locks.iter().all(|w| super::ends_by_itself(w.timeout));
     let unknown = all.iter().filter(rest_of).count();
+    let unseen = all.iter().filter(|t| wait(t).is_none()).count();
     let rest = match (locks.len(), unknown, all.len()) {
+        (0, 0, 1) if unseen > 0 => "the only thread sleeps, on what is not known".to_owned(),
+        (0, 0, n) if unseen > 0 => {
+            let sleep = if unseen == 1 { "sleeps" } else { "sleep" };
+            format!("{unseen} of {} {sleep}, on what is not known, the rest for work or for the outside", threads(n))
+        }
         (0, 0, 1) => "the only thread waits for work or for the outside".to_owned(),
         (0, 0, n) => format!("all {} wait for work or for the outside", threads(n)),
         (0, m, n) => {

@@ -30,6 +30,8 @@ pub(crate) struct Made {
     pub(crate) parent: Option<Parent>,
     /// The signals the processes catch; `None`: not known.
     pub(crate) caught: Option<u64>,
+    /// The cycles stood at the earlier look, too.
+    pub(crate) retried: bool,
     /// Threads that moved between two looks; `None`: one look.
     pub(crate) moved: Option<Vec<ThreadRef>>,
     /// Threads that wait for a device which got on between them.
@@ -266,6 +268,7 @@ impl Made {
             apart: Duration::from_millis(500),
             moved: moved.iter().copied().collect(),
             ran: moved.iter().copied().collect(),
+            retried: if self.retried { graph.cycles.iter().cloned().collect() } else { Default::default() },
             elsewhere: moved.iter().copied().collect(),
             devices: self.devices_moved.iter().copied().collect(),
             starved: self.starved.iter().copied().collect(),

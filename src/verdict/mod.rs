@@ -267,6 +267,8 @@ struct Case<'a> {
 struct Suspect {
     steps: Vec<Step>,
     why: String,
+    /// Whether its waits have time-outs and were begun anew.
+    retried: bool,
 }
 
 impl Case<'_> {
@@ -333,16 +335,27 @@ impl Verdict {
             let timed =
                 steps.iter().find(|s| look.graph.waits.get(&s.thread).is_some_and(|w| ends_by_itself(w.timeout)));
             if let Some(step) = timed {
-                self.notes.push(format!(
-                    "{} threads wait for each other, but {} waits with a time-out: not a deadlock, it will break the cycle",
-                    steps.len(),
-                    voice.thread(step.thread)
-                ));
+                let who = voice.thread(step.thread);
+                if look.movement.is_some_and(|m| m.retried.contains(steps)) {
+                    let why = format!(
+                        "a deadlock that is retried, unless who gives up gives back what it holds: {who} waits with a \
+                         time-out and has begun anew since the look before, and the cycle stands as it stood then"
+                    );
+                    suspects.push(Suspect { steps: steps.clone(), why, retried: true });
+                } else {
+                    let may =
+                        if look.movement.is_none() { "; it may be one that is tried again and again" } else { "" };
+                    self.notes.push(format!(
+                        "{} threads wait for each other, but {who} waits with a time-out: not a deadlock, it will break the \
+                         cycle{may}",
+                        steps.len(),
+                    ));
+                }
                 continue;
             }
             let scene = Scene { look, voice, shape: Shape::Cycle(steps), inferred: &[] };
             if let Some(why) = case.who_may_open(steps).or_else(|| case.may_move(steps, scene.certainty())) {
-                suspects.extend(why.map(|why| Suspect { steps: steps.clone(), why }));
+                suspects.extend(why.map(|why| Suspect { steps: steps.clone(), why, retried: false }));
             } else {
                 self.add_cycle(look, voice, steps.clone());
             }
@@ -373,7 +386,7 @@ impl Verdict {
             self.inferred_holds.extend(ring.holds);
             match why {
                 None => self.add_cycle(case.look, case.voice, ring.steps),
-                Some(why) => suspects.extend(why.map(|why| Suspect { steps: ring.steps, why })),
+                Some(why) => suspects.extend(why.map(|why| Suspect { steps: ring.steps, why, retried: false })),
             }
         }
         suspects

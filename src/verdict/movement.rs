@@ -1,6 +1,7 @@
 //! What moved between two looks: what tells hung from slow.
 
-use crate::facts::Facts;
+use crate::facts::{Facts, Timeout};
+use crate::graph::{Graph, Step};
 use crate::snapshot::Snapshot;
 use crate::target::ThreadState;
 use crate::units::{HostTid, ProcessIx, ThreadRef};
@@ -20,6 +21,8 @@ pub struct Movement {
     pub moved: BTreeSet<ThreadRef>,
     /// Threads that stand elsewhere: at another instruction, with another stack pointer, in another call, or born since.
     pub elsewhere: BTreeSet<ThreadRef>,
+    /// Cycles of the later look that have a time-out and stood at the earlier one, too, though its waits were begun anew since.
+    pub retried: BTreeSet<Vec<Step>>,
     /// Threads that used the CPU: running in the later look, or their CPU time grew.
     pub ran: BTreeSet<ThreadRef>,
     /// Threads that were ready to run in both looks and got no CPU in between: the machine keeps them from getting on.
@@ -65,6 +68,33 @@ impl Movement {
                 self.devices.insert(*t);
             }
         }
+    }
+
+    /// Compares the cycles that time-outs may break. One whose wait has not been begun anew may still be about to end.
+    pub fn compare_cycles(&mut self, earlier: (&[Snapshot], &Graph), later: (&[Snapshot], &Graph)) {
+        let pids = |s: &[Snapshot]| s.iter().map(|s| s.process.pid).collect::<Vec<_>>();
+        if pids(earlier.0) != pids(later.0) {
+            return;
+        }
+        let host = |s: &[Snapshot], t: ThreadRef| {
+            s.get(t.process.0 as usize).and_then(|s| s.threads.get(t.thread as usize)).map(|t| t.host_tid)
+        };
+        let timed = |s: &Step| {
+            let timeout = later.1.waits.get(&s.thread).map(|w| w.timeout);
+            matches!(timeout, Some(Timeout::Some | Timeout::Seconds(_)))
+        };
+        let named = |s: &[Snapshot], steps: &[Step]| {
+            let mut all: Vec<_> = steps.iter().map(|x| (x.thread.process, host(s, x.thread), x.waits_for)).collect();
+            all.sort_unstable();
+            all
+        };
+        let before: BTreeSet<_> = earlier.1.cycles.iter().map(|c| named(earlier.0, c)).collect();
+        let anew = |s: &Step| !timed(s) || (self.moved.contains(&s.thread) && !self.elsewhere.contains(&s.thread));
+        let stands = |c: &&Vec<Step>| {
+            c.iter().any(timed) && c.iter().all(anew) && before.contains(&named(later.0, c.as_slice()))
+        };
+        let retried: BTreeSet<Vec<Step>> = later.1.cycles.iter().filter(stands).cloned().collect();
+        self.retried = retried;
     }
 
     fn compare(&mut self, process: ProcessIx, earlier: Option<&[ThreadState]>, later: &[ThreadState]) {
@@ -188,5 +218,33 @@ mod tests {
         assert_eq!(moved(|t| t.progress = progress(10, 6)), (true, true), "used the CPU");
         assert_eq!(moved(|t| t.state = Some('R')), (true, true));
         assert_eq!(moved(|t| t.host_tid = crate::units::HostTid(8)), (true, false), "born between the looks");
+    }
+
+    #[test]
+    fn a_cycle_is_retried_where_its_timed_wait_began_anew() {
+        let mut made = Made::new();
+        let (a, b) = (made.thread(1, "a"), made.thread(2, "b"));
+        let (x, y) = (made.mutex("x", 0x10), made.mutex("y", 0x20));
+        made.holds(a, x);
+        made.waits(a, y).timeout = Timeout::Seconds(0.05);
+        made.holds(b, y);
+        made.waits(b, x);
+        let retried = |earlier: &Made, moved: &[ThreadRef], elsewhere: &[ThreadRef]| {
+            earlier.seen(|was| {
+                made.seen(|is| {
+                    let mut movement = Movement {
+                        moved: moved.iter().copied().collect(),
+                        elsewhere: elsewhere.iter().copied().collect(),
+                        ..Movement::default()
+                    };
+                    movement.compare_cycles((was.snapshots, was.graph), (is.snapshots, is.graph));
+                    movement.retried.len()
+                })
+            })
+        };
+        assert_eq!(retried(&made, &[a], &[]), 1);
+        assert_eq!(retried(&made, &[], &[]), 0, "the same wait may still end");
+        assert_eq!(retried(&made, &[a], &[a]), 0, "it stands elsewhere");
+        assert_eq!(retried(&Made::new(), &[a], &[]), 0, "there was no such cycle");
     }
 }

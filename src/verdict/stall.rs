@@ -177,12 +177,14 @@ fn find_chains(look: &Look<'_>, suspects: &[Suspect]) -> Chains {
         None => doing(look, *t) == Doing::Runs,
     });
     let running: BTreeSet<ProcessIx> = runners.map(|t| t.process).collect();
+    let awake: BTreeSet<ProcessIx> =
+        threads(look).into_iter().filter(|t| doing(look, *t) == Doing::Runs).map(|t| t.process).collect();
     for wait in look.graph.waits.values() {
         if doing(look, wait.thread) != Doing::Waits {
             continue;
         }
         if is_for_others(look, wait) {
-            if look.movement.is_some() || !running.contains(&wait.thread.process) {
+            if !awake.contains(&wait.thread.process) {
                 chains.add(suspects, wait.thread, wait.thread, None);
             }
             continue;
@@ -194,7 +196,7 @@ fn find_chains(look: &Look<'_>, suspects: &[Suspect]) -> Chains {
     }
     for suspect in suspects {
         let waits = |s: &crate::graph::Step| doing(look, s.thread) == Doing::Waits;
-        if let Some(first) = suspect.steps.first().filter(|_| suspect.steps.iter().all(waits)) {
+        if let Some(first) = suspect.steps.first().filter(|_| suspect.retried || suspect.steps.iter().all(waits)) {
             // one look, and others run: who waits may be about to go on
             if look.movement.is_some() || !suspect.steps.iter().any(|s| running.contains(&s.thread.process)) {
                 chains.add(suspects, first.thread, first.thread, None);
@@ -210,17 +212,23 @@ fn find_chains(look: &Look<'_>, suspects: &[Suspect]) -> Chains {
     chains
 }
 
-/// Whether a thread waits for what no work arrives on and no thread that was read is known to be about to do: the end of a
-/// process, or room in a pipe, of processes that are not part of the run.
+/// Whether a thread waits for what no work arrives on: the end of a process, room in a pipe or a socket, a file to be opened.
+/// Where that is up to threads that were read, one of them may be about to do it. A device is told by how it gets on.
 fn is_for_others(look: &Look<'_>, wait: &Wait) -> bool {
     let Some(resource) = look.graph.resource(wait.on) else { return false };
     let kind = match resource.kind {
         ResourceKind::ProcessExit => true,
-        ResourceKind::Pipe => !resource.idle,
+        ResourceKind::Pipe | ResourceKind::Socket | ResourceKind::FileIo => !resource.idle,
         _ => false,
     };
-    let read = |h: &Hold| matches!(h.holder, Holder::Thread(_));
-    kind && !look.graph.holders(wait.on).iter().any(read)
+    let full = resource.kind == ResourceKind::Pipe;
+    let holders = look.graph.holders(wait.on).iter().filter_map(|h| match h.holder {
+        Holder::Thread(t) => Some(t),
+        Holder::Gone(..) | Holder::Process(_) => None,
+    });
+    // a process that was read tells by itself how it gets on; who reads a pipe, only that it does not now
+    let mut holders = holders.peekable();
+    kind && (holders.peek().is_none() || (full && holders.all(|t| doing(look, t) != Doing::Runs)))
 }
 
 /// The closed sets: threads that wait without a time-out, each for what only another one of them could do; one thread to tell

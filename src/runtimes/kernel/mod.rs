@@ -197,14 +197,22 @@ impl KernelDecoder {
             reentrancy: Reentrancy::Unknown,
             wakers: match call.kind {
                 ResourceKind::Futex if changed.is_some() => Wakers::Outside,
-                // without FUTEX_PRIVATE_FLAG another process may wake it, and of a set each word has flags of its own
-                ResourceKind::Futex if futex.is_some_and(|f| f.private) => Wakers::AnyThread,
+                // in memory that is shared another process may wake it; of a set each word has flags of its own
+                ResourceKind::Futex if futex.is_some_and(|f| f.private || is_own_memory(view, f.at)) => {
+                    Wakers::AnyThread
+                }
                 _ => Wakers::Outside,
             },
             idle: call.idle && !dead_slow,
         };
         Some((wait, resource))
     }
+}
+
+/// Whether an address lies in memory that no other process sees: libstdc++ waits for a `std::future` without
+/// `FUTEX_PRIVATE_FLAG` (`__atomic_futex_unsigned_base`), as older libraries do.
+fn is_own_memory(view: &View<'_>, at: Addr) -> bool {
+    view.snapshot.mapping_at(at).is_some_and(|m| !m.permissions.shared)
 }
 
 /// The open file that a call reads or writes.
