@@ -130,11 +130,12 @@ fn stalled(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
         _ if !look.graph.waits.contains_key(&stall.root) => "BLOCKED IN THE KERNEL",
         _ => "STALLED",
     };
+    let is_end = |id| look.graph.resource(id).is_some_and(|r| super::patterns::is_end(r.kind));
     let holds: Vec<ResourceId> = {
         let mut held: Vec<_> = look
             .graph
             .held_by(stall.root)
-            .filter(|h| !matches!(h.of, ResourceId::ThreadExit(_)))
+            .filter(|h| !is_end(h.of))
             .filter(|h| stall.behind.iter().any(|t| look.graph.waits.get(t).is_some_and(|w| w.on == h.of)))
             .map(|h| h.of)
             .collect();
@@ -170,6 +171,7 @@ fn stalled(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
         .get(&stall.root)
         .is_some_and(|w| look.graph.needs_holders(w) && look.graph.holders(w.on).is_empty());
     let unknown = if unknown { ", whose holder is not recorded" } else { "" };
+    let unknown = if stall.pattern == "pipe-full" { ", which is full" } else { unknown };
     let cycle = if stall.pattern == "lost-wakeup-suspected" { ":" } else { ", no cycle:" };
     format!("{label}{cycle} {} {holds}{waits}{unknown}{behind}", voice.thread(stall.root))
 }

@@ -2,7 +2,7 @@
 //! another thread of the run is known to give. Where that thread does not move, all wait behind it.
 
 use super::actors::{self, Handler};
-use super::patterns::{Scene, Shape, is_device, is_lock};
+use super::patterns::{Scene, Shape, is_device, is_end, is_lock};
 use super::voice::capital;
 use super::{Case, Component, Look, Movement, Stall, Suspect};
 use crate::facts::{Certainty, DeviceWait, Hold, Holder, ResourceId, ResourceKind, Timeout, Wait, Wakers};
@@ -288,7 +288,7 @@ fn wanted(look: &Look<'_>, root: ThreadRef) -> Vec<ResourceId> {
     let mut held: Vec<(usize, ResourceId)> = look
         .graph
         .held_by(root)
-        .filter(|h| !matches!(h.of, ResourceId::ThreadExit(_)))
+        .filter(|h| look.graph.resource(h.of).is_some_and(|r| !is_end(r.kind)))
         .map(|h| (look.graph.waiters(h.of).count(), h.of))
         .filter(|(n, _)| *n > 0)
         .collect();

@@ -432,6 +432,12 @@ pub fn is_lock(kind: ResourceKind) -> bool {
     )
 }
 
+/// Whether a kind is the end of a thread or a process: nobody lets go of that.
+#[must_use]
+pub fn is_end(kind: ResourceKind) -> bool {
+    matches!(kind, ResourceKind::ThreadExit | ResourceKind::PythonThread | ResourceKind::ProcessExit)
+}
+
 /// Whether a kind is a device's: something a GPU does.
 #[must_use]
 pub fn is_device(kind: ResourceKind) -> bool {

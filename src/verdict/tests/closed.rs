@@ -134,7 +134,8 @@ fn who_should_signal_is_chosen_by_evidence() {
 
 #[test]
 fn idle_is_no_word_for_a_child_or_a_full_pipe() {
-    for (kind, idle, word) in [(ResourceKind::ProcessExit, false, "peer-wait"), (ResourceKind::Pipe, false, "io-wait")]
+    for (kind, idle, word) in
+        [(ResourceKind::ProcessExit, false, "peer-wait"), (ResourceKind::Pipe, false, "pipe-full")]
     {
         let mut made = Made::new();
         let t = made.thread(1, "main");
@@ -205,6 +206,9 @@ fn a_full_pipe_is_named_as_long_as_its_reader_does_something_else() {
     made.two_looks(&[]);
     let v = made.judged();
     assert_eq!((v.kind, v.stalls[0].root), (Kind::Stalled, writer), "{}", v.headline);
+    assert!(v.headline.ends_with("waits in write to fd 1 (pipe 7), which is full"), "{}", v.headline);
+    let said = &v.stalls[0].explanation;
+    assert!(said.contains("does not read: thread 2 “reader” waits in epoll on fd 3"), "{said}");
     made.two_looks(&[reader]);
     assert_eq!(made.judged().kind, Kind::Busy);
 }
