@@ -319,7 +319,18 @@ pub fn core(path: &Path, exe: Option<&Path>, options: &Options) -> Result<Diagno
 /// # Errors
 /// When the debugger went away, or did not keep to the protocol.
 pub fn bridge(bridge: &Bridge) -> Result<Diagnosis, DiagnoseError> {
+    bridge_again(bridge, None)
+}
+
+/// As [`bridge`], with the files that an earlier look at the same process has opened.
+///
+/// # Errors
+/// Those of [`bridge`].
+pub fn bridge_again(bridge: &Bridge, earlier: Option<&Snapshot>) -> Result<Diagnosis, DiagnoseError> {
     let mut snapshot = Snapshot::prepare(bridge)?;
+    if let Some(earlier) = earlier {
+        snapshot.share_images(earlier);
+    }
     if bridge.is_live() {
         snapshot.images_of_absent_files(bridge);
     } else {

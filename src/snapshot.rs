@@ -213,6 +213,16 @@ impl Snapshot {
         }
     }
 
+    /// Takes over the files that an earlier look at the same process opened, where they still lie at the same place.
+    pub fn share_images(&self, earlier: &Snapshot) {
+        for m in &self.modules {
+            let Some(image) = earlier.modules.iter().find(|e| e.is_of_file(m)).and_then(|e| e.image.get()) else {
+                continue;
+            };
+            let _ = m.image.set(image.clone());
+        }
+    }
+
     /// Opens every module's file, and gives those whose file cannot be had (the vdso, deleted files, a core without its
     /// binaries) an image from `memory`. Called while the target runs: good for what does not change once it is loaded.
     pub fn images_from_memory(&self, memory: &dyn Memory) {
