@@ -33,7 +33,7 @@ use hangscope::target::live::descendants;
 use hangscope::units::Pid;
 use hangscope::verdict::Kind;
 use programs::Program;
-use session::{Session, Tally};
+use session::{Session, Tally, look_live};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -78,7 +78,10 @@ fn no_instant_of_a_healthy_program_shows_a_deadlock() {
         let share = (end.duration_since(now) / left).max(LEAST);
         let seed = seed.unwrap_or_else(|| chance.next());
         match look_at(program, share, &keep, seed) {
-            Ok(tally) => drop(table.insert(program.name.clone(), tally)),
+            Ok([held, live]) => {
+                table.insert(program.name.clone(), held);
+                table.insert(format!("{}, live", program.name), live);
+            }
             Err(why) => {
                 assert!(!in_ci() || why.starts_with("needs"), "{}: {why}", program.name);
                 println!("{}: {why}", program.name);
@@ -95,7 +98,7 @@ fn parse_seed(text: &str) -> u64 {
 }
 
 /// Runs one program under control.
-fn look_at(program: &Program, share: Duration, keep: &Path, seed: u64) -> Result<Tally, String> {
+fn look_at(program: &Program, share: Duration, keep: &Path, seed: u64) -> Result<[Tally; 2], String> {
     let io = |e: std::io::Error| e.to_string();
     let built = programs::build(program)?;
     let scratch = support::Scratch::new(&format!("instants-{seed:x}"));
@@ -113,13 +116,15 @@ fn look_at(program: &Program, share: Duration, keep: &Path, seed: u64) -> Result
     let file = std::fs::File::open(program_runs.cwd.join("ledger")).ok();
     let mut pids = vec![program_runs.pid];
     pids.extend(descendants(Pid(program_runs.pid)).into_iter().map(|p| p.0));
+    let mut chance = Chance::new(seed);
+    let live = look_live(&program.name, &pids, &mut chance, Instant::now() + share / 6, keep);
     let mut session = Session::new(&program.name, &pids, file.as_ref(), keep, seed);
-    session.run(Instant::now() + share);
-    let tally = std::mem::take(&mut session.tally);
-    if !tally.faults.is_empty() {
+    session.run(Instant::now() + share - share / 6);
+    let held = std::mem::take(&mut session.tally);
+    if !held.faults.is_empty() || !live.faults.is_empty() {
         println!("repeat with HANGSCOPE_INSTANTS_ONLY='{}' HANGSCOPE_INSTANTS_SEED={seed:#x}", program.name);
     }
-    Ok(tally)
+    Ok([held, live])
 }
 
 const KINDS: [Kind; 6] =
@@ -167,4 +172,6 @@ fn judge(table: &BTreeMap<String, Tally>, keep: &Path) {
     assert!(faults.is_empty(), "{} faults, saved in {}, the first: {}", faults.len(), keep.display(), faults[0]);
     let looks: u64 = table.values().map(|t| t.looks).sum();
     assert!(looks > 0, "no look was taken");
+    let stalled: u64 = table.values().map(|t| t.count(Kind::Stalled)).sum();
+    println!("stalled: {stalled} of {looks}");
 }

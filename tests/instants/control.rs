@@ -1,5 +1,6 @@
 //! Holds threads of a program by ptrace: one or two at chosen instructions, the others for the length of a look.
 
+use super::chance::Chance;
 use super::code::{Class, Code};
 use super::raw::{self, EVENT_STOP};
 use nix::errno::Errno;
@@ -192,12 +193,21 @@ impl Traced {
         self.go_on(tid, libc::PTRACE_CONT);
     }
 
-    /// Holds all threads of a process that are not held yet, for a look; those that came to a stop.
-    pub fn hold_rest(&mut self, pid: i32) -> Vec<i32> {
+    /// Holds all threads of a process that are not held yet, for a look, and gives them. With `apart` one after another, the
+    /// next some time after the one before stands: the longest a real attach takes for it.
+    pub fn hold_rest(&mut self, pid: i32, apart: Option<&mut Chance>) -> Vec<i32> {
         let mut stopped = Vec::new();
+        if let Some(chance) = apart {
+            let mut rest = self.not_held(pid);
+            while !rest.is_empty() {
+                let tid = rest.swap_remove(chance.below(rest.len()));
+                self.hold(tid);
+                stopped.push(tid);
+                std::thread::sleep(chance.micros(300));
+            }
+        }
         loop {
-            let rest: Vec<i32> =
-                self.threads.iter().filter(|(_, t)| t.pid == pid && !t.held).map(|(tid, _)| *tid).collect();
+            let rest = self.not_held(pid);
             if rest.is_empty() {
                 return stopped;
             }
@@ -213,6 +223,10 @@ impl Traced {
                 stopped.push(tid);
             }
         }
+    }
+
+    fn not_held(&self, pid: i32) -> Vec<i32> {
+        self.threads.iter().filter(|(_, t)| t.pid == pid && !t.held).map(|(tid, _)| *tid).collect()
     }
 
     /// Moves a held thread on by one instruction.

@@ -5,8 +5,9 @@ use super::code::Class;
 use super::control::{Step, Traced};
 use super::ledger::Ledger;
 use super::look;
-use hangscope::diagnose::Diagnosis;
+use hangscope::diagnose::{self, Diagnosis, Options};
 use hangscope::facts::Certainty;
+use hangscope::units::Pid;
 use hangscope::verdict::Kind;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -45,6 +46,41 @@ impl Tally {
     pub fn count(&self, kind: Kind) -> u64 {
         self.kinds.get(&kind).copied().unwrap_or(0)
     }
+}
+
+/// Looks at a program that nobody holds, by the live access method: two looks each, a moment apart, so that what moved between
+/// them counts.
+pub fn look_live(name: &str, pids: &[i32], chance: &mut Chance, until: Instant, into: &Path) -> Tally {
+    let mut tally = Tally::default();
+    let pids: Vec<Pid> = pids.iter().map(|pid| Pid(*pid)).collect();
+    while Instant::now() < until {
+        let options = Options { samples: Some(2), interval: chance.micros(10_000), ..Options::default() };
+        let began = Instant::now();
+        let said = diagnose::live(&pids, &options);
+        tally.looking += began.elapsed();
+        let diagnosis = match said {
+            Ok(diagnosis) => diagnosis,
+            Err(why) => {
+                println!("{name}: {why}");
+                break;
+            }
+        };
+        tally.looks += 1;
+        let verdict = &diagnosis.verdict;
+        *tally.kinds.entry(verdict.kind).or_default() += 1;
+        let stuck = verdict.kind.is_stuck() || !verdict.cycles.is_empty();
+        if stuck || verdict.kind == Kind::Stalled {
+            let path = into.join(format!("{}-live-{}.txt", name.replace([' ', '/'], "-"), tally.looks));
+            std::fs::write(&path, look::report(&diagnosis)).expect("the report is saved");
+            let line = format!("{name}, two looks: {} ({})", verdict.headline, path.display());
+            println!("{} {line}", if stuck { "FAULT" } else { "stalled" });
+            if stuck {
+                tally.faults.push(line);
+            }
+        }
+        std::thread::sleep(chance.micros(3000));
+    }
+    tally
 }
 
 /// Control over one running program.
@@ -226,7 +262,8 @@ impl<'a> Session<'a> {
             _ => Duration::from_millis(4),
         };
         self.traced.settle(pid, bound);
-        let others = self.traced.hold_rest(pid);
+        let apart = self.chance.percent(25);
+        let others = self.traced.hold_rest(pid, apart.then_some(&mut self.chance));
         let began = Instant::now();
         let said = look::look(&self.traced, pid, self.earlier.get(&pid));
         self.tally.looking += began.elapsed();
