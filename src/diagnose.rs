@@ -49,6 +49,16 @@ pub struct Options {
     pub save_core: Option<PathBuf>,
     /// Whether to read the variables of interpreters' frames.
     pub locals: bool,
+    /// Processes that nobody named: found below those that were. That one of them ends meanwhile is no gap.
+    pub found: BTreeSet<Pid>,
+}
+
+impl Options {
+    /// Whether an error says no more than that a process nobody named has ended.
+    fn is_no_gap(&self, pid: Pid, error: &DiagnoseError) -> bool {
+        let ended = matches!(error, DiagnoseError::Target(TargetError::NoSuchProcess(_) | TargetError::Zombie(_)));
+        ended && self.found.contains(&pid)
+    }
 }
 
 impl Default for Options {
@@ -62,6 +72,7 @@ impl Default for Options {
             debug_dirs: Vec::new(),
             save_core: None,
             locals: false,
+            found: BTreeSet::new(),
         }
     }
 }
@@ -198,8 +209,21 @@ pub fn live(pids: &[Pid], options: &Options) -> Result<Diagnosis, DiagnoseError>
             return Ok(diagnosis);
         }
         last_at = at;
+        // what the stop itself made them do is not to be taken for their own moves
+        let settle = options.interval / 10;
+        std::thread::sleep(settle);
+        diagnosis.snapshots.iter_mut().for_each(renew_counters);
         first = Some((diagnosis, kept));
-        std::thread::sleep(options.interval);
+        std::thread::sleep(options.interval - settle);
+    }
+}
+
+/// Takes the counters of each thread as they are now, for the next look to compare with.
+fn renew_counters(snapshot: &mut Snapshot) {
+    let counters = live::counters(snapshot.process.pid);
+    for thread in &mut snapshot.threads {
+        // of one that has ended the old ones stay
+        thread.progress = counters.get(&thread.host_tid).copied().or(thread.progress);
     }
 }
 
@@ -211,13 +235,16 @@ fn look(
 ) -> Result<(Diagnosis, Vec<Read>), DiagnoseError> {
     let mut warnings = Vec::new();
     let mut prepared = Vec::new();
-    let mut failure = None;
+    let (mut failure, mut ended) = (None, None);
     // owners that the look before found recorded: who has ended by now has not let go of what is still recorded later
     let owners = earlier.map(|(e, _)| owners_elsewhere(&e.facts)).unwrap_or_default();
     let gone = owners.into_iter().filter(|tid| live::is_gone(*tid)).collect();
     for pid in pids {
         match Prepared::new(*pid, options) {
             Ok(p) => prepared.push(p),
+            Err(e) if options.is_no_gap(*pid, &e) => {
+                ended.get_or_insert(e);
+            }
             Err(e) => {
                 // of several processes one that cannot be reached silences no other
                 warnings.push(e.to_string());
@@ -240,7 +267,7 @@ fn look(
     };
     let taken = pause(prepared, options, &mut captured, &mut warnings, &mut failure);
     if taken.is_empty() {
-        return Err(failure.unwrap_or(DiagnoseError::Nothing));
+        return Err(failure.or(ended).unwrap_or(DiagnoseError::Nothing));
     }
     captured.partial |= failure.is_some();
     captured.warnings = warnings;

@@ -208,3 +208,41 @@ fn a_pipe_or_a_device_under_a_librarys_name_is_not_opened() {
         runs_on(p.child.id());
     }
 }
+
+#[test]
+fn children_that_end_meanwhile_are_no_gap() {
+    let script = "echo ready; while :; do true & true & sleep 0.003 & sleep 0.01; done";
+    let mut p = Running::of(Command::new("bash").args(["-c", script]));
+    assert_eq!(p.line(), "ready");
+    let pid = p.child.id().to_string();
+    for _ in 0..15 {
+        let ran = hangscope(&["attach", "--tree", "--samples", "1", &pid]);
+        assert!(!ran.out.contains("no process") && !ran.out.contains("zombie"), "{}", ran.out);
+        assert_ne!(ran.code, Some(4), "{}", ran.out);
+    }
+    // one that was named is missed
+    let ran = hangscope(&["attach", "--samples", "1", &pid, "4000000"]);
+    assert!(ran.out.contains("no process 4000000"), "{}", ran.out);
+}
+
+#[test]
+fn a_proc_that_tells_nothing_is_said_to_be_so() {
+    let hangscope = env!("CARGO_BIN_EXE_hangscope");
+    let cases = [
+        (["-p", "-f"], format!("exec {hangscope} attach 1"), "/proc tells of another PID namespace than ours"),
+        (["-m", "-f"], format!("mount -t tmpfs none /proc && exec {hangscope} attach 1"), "/proc is not mounted here"),
+    ];
+    for (namespaces, script, said) in cases {
+        let Ok(out) = Command::new("unshare").args(namespaces).args(["sh", "-c", &script]).output() else {
+            println!("skipped: needs unshare");
+            return;
+        };
+        let text = String::from_utf8_lossy(&out.stderr);
+        if text.contains("unshare") || text.contains("mount:") {
+            println!("skipped: needs the right to make namespaces: {text}");
+            continue;
+        }
+        assert!(text.contains(said) && text.lines().count() == 1, "{text}");
+        assert_eq!(out.status.code(), Some(2));
+    }
+}

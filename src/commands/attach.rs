@@ -10,7 +10,7 @@ use crate::verdict::Kind;
 /// # Errors
 /// When nothing could be analysed.
 pub fn run(args: &Attach, common: &Common) -> anyhow::Result<u8> {
-    let options = Options {
+    let mut options = Options {
         no_stop: args.no_stop,
         max_pause: args.max_pause,
         samples: args.samples,
@@ -22,6 +22,7 @@ pub fn run(args: &Attach, common: &Common) -> anyhow::Result<u8> {
     if args.tree {
         // a root that is not there has no family, and its own error is to be told
         let families: Vec<Pid> = pids.iter().flat_map(|p| crate::target::live::descendants(*p)).collect();
+        options.found = families.iter().filter(|p| !pids.contains(p)).copied().collect();
         pids.extend(families);
     }
     pids.sort();

@@ -3,7 +3,7 @@
 use super::{Captured, DiagnoseError, Options, Prepared, Taken};
 use crate::runtimes::Held;
 use crate::target::live::{self, Live, Released, StopLimits, Stopped, Undisturbed};
-use crate::target::{Mapping, TargetError, minicore};
+use crate::target::{Mapping, Target, TargetError, minicore};
 use crate::unwind;
 use std::collections::BTreeMap;
 
@@ -63,6 +63,7 @@ fn hold<'a>(
     };
     let mut held = Vec::new();
     for (live, stopped) in lives.into_iter().zip(stopped) {
+        let pid = live.process().pid;
         let stopped = stopped.or_else(|refused| match refused {
             TargetError::Refused { .. } if !options.no_stop => {
                 warnings.push(format!("{refused}; going by what /proc gives without stopping"));
@@ -74,8 +75,11 @@ fn hold<'a>(
         held.push(match stopped {
             Ok(s) => Some(s),
             Err(e) => {
-                warnings.push(e.to_string());
-                failure.get_or_insert(e.into());
+                let e = DiagnoseError::from(e);
+                if !options.is_no_gap(pid, &e) {
+                    warnings.push(e.to_string());
+                    failure.get_or_insert(e);
+                }
                 None
             }
         });

@@ -241,6 +241,14 @@ pub enum TargetError {
         /// The smallest mend.
         remedy: String,
     },
+    /// `/proc` is of no use here.
+    #[error("{cause}; {remedy}")]
+    NoProc {
+        /// What is wrong with it.
+        cause: &'static str,
+        /// What mends it.
+        remedy: &'static str,
+    },
     /// A CPU or word size we do not read.
     #[error("{what} is {} {found} {kind}; hangscope reads 64-bit x86_64 ones", article(.found))]
     WrongArch {

@@ -13,7 +13,7 @@ use super::signals::Signals;
 use super::sys::{self, Handle, How, Whose};
 use super::tree::{self, GRACE, KILL, Tree};
 use crate::cli::Common;
-use crate::diagnose::{self, Diagnosis};
+use crate::diagnose::{self, Diagnosis, Options};
 use crate::units::{ProcessIx, ThreadRef};
 use crate::verdict::{Kind, Voice, plain};
 use nix::errno::Errno;
@@ -205,7 +205,9 @@ fn diagnose_tree(common: &Common, file: &File) -> Outcome {
         Ok(found) => found,
         Err(why) => return failed(&why),
     };
-    let told = match diagnose::live(&pids, &common.diagnose_options()) {
+    // what the command starts comes and goes; its whole tree is looked at, whoever is there
+    let options = Options { found: pids.iter().copied().collect(), ..common.diagnose_options() };
+    let told = match diagnose::live(&pids, &options) {
         Ok(d) => {
             let text = super::super::render(&d, common, common.output.is_none());
             file.write_all_at(text.as_bytes(), 0).map(|()| meanwhile(&d)).map_err(|e| e.to_string())

@@ -35,6 +35,7 @@ use crate::units::{Addr, HostTid, Pid, Tid};
 use guarded::Guarded;
 use nix::errno::Errno;
 use proc::{Look, Stat, SyscallLine};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -67,6 +68,7 @@ impl Live {
     /// [`WrongArch`](TargetError::WrongArch), and [`Refused`](TargetError::Refused) where not even its mappings may be read.
     pub fn open(pid: Pid) -> Result<Live, TargetError> {
         let gone = || TargetError::NoSuchProcess(pid);
+        check_proc()?;
         if pid.0 <= 0 {
             return Err(gone());
         }
@@ -84,7 +86,7 @@ impl Live {
             return Err(TargetError::KernelThread(pid));
         }
         let directory = if stat.is_dead() { find_living(&tasks).ok_or(TargetError::Zombie(pid))? } else { leader };
-        check_arch(&directory, process)?;
+        warnings.extend(check_arch(&directory, process)?);
         let number = directory.file_name().and_then(OsStr::to_str).and_then(|n| n.parse().ok()).unwrap_or(process.0);
         let exe = std::fs::read_link(directory.join("exe")).ok().map(without_deleted);
         let auxv = proc::read_file(&directory.join("auxv")).unwrap_or_default();
@@ -295,6 +297,22 @@ fn failed(pid: Pid, what: &str, e: Errno) -> TargetError {
     }
 }
 
+/// Whether `/proc` tells of the processes we can see: mounted, and of our own PID namespace.
+fn check_proc() -> Result<(), TargetError> {
+    let own = std::process::id().to_string();
+    match std::fs::read_link("/proc/self") {
+        Ok(to) if to.as_os_str() == own.as_str() => Ok(()),
+        Err(_) if !Path::new("/proc/version").exists() => Err(TargetError::NoProc {
+            cause: "/proc is not mounted here",
+            remedy: "mount it (`mount -t proc proc /proc`)",
+        }),
+        _ => Err(TargetError::NoProc {
+            cause: "/proc tells of another PID namespace than ours",
+            remedy: "mount our own (`mount -t proc proc /proc`), or run hangscope where that /proc belongs to",
+        }),
+    }
+}
+
 fn read_or_gone(path: &Path, pid: Pid) -> Result<Vec<u8>, TargetError> {
     proc::read_short(path).map_err(|e| failed(pid, "reading its state", e))
 }
@@ -308,23 +326,36 @@ fn find_living(tasks: &Path) -> Option<PathBuf> {
     proc::read_tasks(tasks).ok()?.into_iter().map(|t| tasks.join(t.to_string())).find(alive)
 }
 
-/// Looks at the program's ELF header: class and machine.
-fn check_arch(directory: &Path, pid: Pid) -> Result<(), TargetError> {
-    use std::io::Read;
-    let mut head = [0u8; 20];
-    let io =
-        |e: std::io::Error| failed(pid, "opening its program", e.raw_os_error().map_or(Errno::EIO, Errno::from_raw));
-    let mut file = std::fs::File::open(directory.join("exe")).map_err(io)?;
-    if file.read_exact(&mut head).is_err() {
-        return Ok(());
-    }
+/// Looks at the program's ELF header: class and machine. A program that cannot be read may still be looked at: gives why.
+fn check_arch(directory: &Path, pid: Pid) -> Result<Option<String>, TargetError> {
+    let exe = directory.join("exe");
+    let read = move || {
+        use std::io::Read;
+        let mut head = [0u8; 20];
+        std::fs::File::open(exe)?.read_exact(&mut head).map(|()| head)
+    };
+    let head = match bounded::run(guarded::PATIENCE, read) {
+        Some(Ok(head)) => head,
+        Some(Err(e)) => {
+            return match e.raw_os_error().map(Errno::from_raw) {
+                // the same right as for its memory
+                Some(e @ (Errno::EACCES | Errno::EPERM | Errno::ESRCH)) => Err(failed(pid, "opening its program", e)),
+                Some(Errno::ENOENT) if !directory.exists() => Err(TargetError::NoSuchProcess(pid)),
+                None => Ok(None),
+                Some(_) => Ok(Some(format!("the program of process {pid} cannot be read: {e}"))),
+            };
+        }
+        None => {
+            return Ok(Some(format!("the program of process {pid} cannot be read: its file system does not answer")));
+        }
+    };
     let [magic @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, m0, m1] = head;
     let [m, e, l, f, class] = magic;
     if [m, e, l, f] != *b"\x7fELF" {
-        return Ok(());
+        return Ok(None);
     }
     match name_of_machine(class, u16::from_le_bytes([m0, m1])) {
-        None => Ok(()),
+        None => Ok(None),
         Some(found) => Err(TargetError::WrongArch { what: format!("process {pid}"), found, kind: "process" }),
     }
 }
@@ -340,6 +371,14 @@ fn name_of_machine(class: u8, machine: u16) -> Option<String> {
         (_, 243) => "riscv".to_string(),
         (_, m) => format!("machine {m}"),
     })
+}
+
+/// The counters of each thread of a process, as they are now. Empty where it has ended.
+#[must_use]
+pub fn counters(pid: Pid) -> BTreeMap<HostTid, Progress> {
+    let tasks = PathBuf::from(format!("/proc/{pid}/task"));
+    let looks = proc::in_parallel(&proc::read_tasks(&tasks).unwrap_or_default(), |tid| proc::read_look(&tasks, *tid));
+    looks.into_iter().flatten().filter_map(|l| Some((l.host_tid, l.progress?))).collect()
 }
 
 /// Whether a thread of one process began after another process did; `None` where one of them is gone. By the clock's ticks:
