@@ -3,7 +3,7 @@
 use super::code::Codes;
 use super::conditions::{entered_sem_lock, lock_of_entered_condition};
 use super::frames::read_frame;
-use super::locks::{Lock, LockKind};
+use super::locks::Lock;
 use super::objects::Objects;
 use super::place::Framed;
 use super::with_blocks::{Block, WithBlocks, bound_exit};
@@ -125,8 +125,7 @@ impl<'a> Holds<'a> {
     ) {
         let o = self.objects;
         if let Some(lock) = o.lock(manager) {
-            let kind = matches!(lock.kind, LockKind::Lock | LockKind::RLock | LockKind::SemLock);
-            if lock.locked && kind && !is_lent(o, inner, manager) {
+            if lock.can_be_held_here() && !is_lent(o, inner, manager) {
                 found(Held { lock, via: None, shared: None });
             }
             return;
@@ -137,7 +136,7 @@ impl<'a> Holds<'a> {
         }
         if let Some(lock) = lock_of_entered_condition(o, manager) {
             let lock = Some(lock).filter(|l| !is_lent(o, inner, *l)).and_then(|l| o.lock(l));
-            if let Some(lock) = lock.filter(|l| l.locked) {
+            if let Some(lock) = lock.filter(Lock::can_be_held_here) {
                 found(Held { lock, via: Some("a Condition".to_owned()), shared: None });
             }
             return;
@@ -171,7 +170,8 @@ impl<'a> Holds<'a> {
             }
             _ if is_lent(o, inner, manager) => {}
             _ => {
-                if let Some(lock) = entered_sem_lock(o, manager).and_then(|l| o.lock(l)).filter(|l| l.locked) {
+                if let Some(lock) = entered_sem_lock(o, manager).and_then(|l| o.lock(l)).filter(Lock::can_be_held_here)
+                {
                     found(Held { lock, via: None, shared: None });
                 }
             }

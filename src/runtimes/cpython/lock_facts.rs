@@ -65,11 +65,12 @@ impl Telling<'_> {
         }
     }
 
-    /// What gives back a lock that stands for a signal's coming.
+    /// What gives back a lock that is used as a signal.
     fn will_be_given(&self, wait: &PyWait) -> Option<Evidence> {
         let Wanted::Lock(lock) = &wait.wanted else { return None };
-        let place = self.scene.awaited.get(&lock.addr)?;
-        Some(Evidence::new(format!("{place} gives the lock back when its signal or its time comes")))
+        let giver = self.scene.awaited.get(&lock.addr)?;
+        let when = if giver.pending { ", when its signal or its time comes" } else { "" };
+        Some(Evidence::new(format!("{} gives the lock back without taking it{when}", giver.place)))
     }
 
     /// The resource of a wait; tells of those that are no lock objects.
@@ -228,7 +229,7 @@ impl Telling<'_> {
             (Some(name), _) => name.clone(),
             (None, _) => lock.type_name.to_owned(),
         };
-        let awaited = self.scene.awaited.contains_key(&lock.addr);
+        let awaited = self.scene.awaited.get(&lock.addr);
         facts.resources.push(Resource {
             id,
             kind: match lock.kind {
@@ -251,11 +252,14 @@ impl Telling<'_> {
             wakers: match lock.kind {
                 LockKind::SimpleQueue => Wakers::AnyThread,
                 LockKind::Semaphore => Wakers::Outside,
-                _ if awaited => Wakers::Outside,
-                _ => Wakers::Holders,
+                _ => match awaited.filter(|_| !self.scene.probable.contains_key(&lock.addr)) {
+                    Some(giver) if giver.pending => Wakers::Outside,
+                    Some(_) => Wakers::AnyThread,
+                    None => Wakers::Holders,
+                },
             },
             idle: matches!(lock.kind, LockKind::SimpleQueue | LockKind::Semaphore)
-                || awaited
+                || awaited.is_some()
                 || self.is_readers_turn(lock),
         });
         facts.returnable.extend(self.scene.returnable.get(&lock.addr).map(|how| (id, how.clone())));

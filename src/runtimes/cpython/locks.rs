@@ -50,6 +50,19 @@ pub(super) struct Lock {
     pub type_name: &'static str,
 }
 
+impl Lock {
+    /// Whether a thread of this process may hold it. A `with` block alone does not say so of a lock between processes: a fork
+    /// copies the frames of the block, but the count of what the process has taken is set to 0 in the copy (CPython
+    /// `Lib/multiprocessing/synchronize.py`, `SemLock._after_fork`; 3.8 to 3.15).
+    pub(super) fn can_be_held_here(&self) -> bool {
+        match self.kind {
+            LockKind::Lock | LockKind::RLock => self.locked,
+            LockKind::SemLock => self.owner.is_some(),
+            LockKind::Buffered | LockKind::Semaphore | LockKind::SimpleQueue => false,
+        }
+    }
+}
+
 /// Offsets of the lock objects; a list where the layouts of one version differ.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LockOffsets {
@@ -285,6 +298,30 @@ mod tests {
         assert_eq!(Objects::new(&m, &o).lock(Addr(0x1000)).unwrap().owner, None);
         m.put_u64(Addr(0x1020), 2);
         assert_eq!(Objects::new(&m, &o).lock(Addr(0x1000)).unwrap().owner, Some(0xabc));
+    }
+
+    #[test]
+    fn a_lock_between_processes_is_what_its_semaphore_says() {
+        let o = Offsets::choose((11, None), false, None).unwrap();
+        let (handle, last, count, most) = o.locks.sem_lock.unwrap();
+        let look = |value: Option<u32>, own: u32, max: u32| {
+            let mut m = Fake::new();
+            object(&mut m, "_multiprocessing.SemLock", 48);
+            m.put_u64(Addr(0x1000 + handle), 0x7000).put_u64(Addr(0x1000 + last), 0xabc);
+            m.put_u32(Addr(0x1000 + count), own).put_u32(Addr(0x1000 + most), max).put_u32(Addr(0x1000 + most + 4), 1);
+            if let Some(value) = value {
+                m.put_u32(Addr(0x7000), value);
+            }
+            let lock = Objects::new(&m, &o).lock(Addr(0x1000)).unwrap();
+            (lock.locked, lock.owner, lock.can_be_held_here())
+        };
+        assert_eq!(look(Some(0), 1, 1), (true, Some(0xabc), true));
+        assert_eq!(look(Some(0), 0, 1), (true, None, false), "another process has it");
+        assert_eq!(look(Some(1), 1, 1), (false, None, false), "another process gave it back");
+        assert_eq!(look(None, 1, 1), (true, Some(0xabc), true), "a core without the semaphore");
+        assert_eq!(look(None, 0, 1), (false, None, false));
+        assert_eq!(look(Some(3), 0, 5), (false, None, false), "one that counts");
+        assert!(look(Some(0), 0, 5).0, "nothing of it is left");
     }
 
     #[test]

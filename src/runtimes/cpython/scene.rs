@@ -5,7 +5,7 @@ use super::census::Census;
 use super::entered;
 use super::event_loops::EventLoops;
 use super::executors::{Pool, find_pools};
-use super::givers::Givers;
+use super::givers::{Giver, Givers};
 use super::holds::{Holds, Witnessed};
 use super::inferred::{Inference, Probable, Taking};
 use super::locks::{Lock, LockKind};
@@ -38,9 +38,8 @@ pub(super) struct Scene<'a> {
     pub lent: BTreeSet<Addr>,
     /// Taken locks without a holder that shows, which code of this process may have taken or may give back.
     pub own: BTreeSet<Addr>,
-    /// Such locks that the handler of a signal, or a timer, gives back: they stand for what these tell of. Which function, in
-    /// words.
-    pub awaited: BTreeMap<Addr, String>,
+    /// Taken locks, inside the block of which nobody is, that a function gives back which does not take them: signals.
+    pub awaited: BTreeMap<Addr, Giver>,
     pub pools: Vec<Pool>,
     /// Names of the objects held and waited for.
     pub names: HashMap<Addr, String>,
@@ -268,8 +267,8 @@ struct Claims<'c> {
     unclaimed: BTreeMap<Addr, usize>,
     /// Those of them that the process may have taken, or may give back, itself.
     own: BTreeSet<Addr>,
-    /// Those that the handler of a signal, or a timer, gives back: which function, in words.
-    awaited: BTreeMap<Addr, String>,
+    /// Taken locks, inside the block of which nobody is, that a function gives back which does not take them.
+    awaited: BTreeMap<Addr, Giver>,
 }
 
 /// Code that gives a lock back without taking it.
@@ -322,8 +321,8 @@ impl Claims<'_> {
         for (lock, waiter) in &self.unclaimed {
             let frames = stacks.get(waiter).into_iter().flat_map(|s| s.frames.iter().take(MAX_HANDLE_FRAMES));
             let giver = givers.of(*lock, frames.clone(), &mut codes);
-            if let Some(giver) = giver.as_ref().filter(|g| g.named && g.pending) {
-                self.awaited.insert(*lock, giver.place.clone());
+            if let Some(giver) = giver.clone().filter(|g| g.named) {
+                self.awaited.insert(*lock, giver);
             }
             if giver.is_some() || givers.may_be_taken(*lock, frames, &mut codes) {
                 self.own.insert(*lock);
@@ -336,6 +335,11 @@ impl Claims<'_> {
             let giver = givers.of(lock, frames, &mut codes);
             if giver.is_none() && !givers.incomplete {
                 continue;
+            }
+            if let Some(giver) = giver.clone().filter(|g| g.named)
+                && self.probable.contains_key(&lock)
+            {
+                self.awaited.insert(lock, giver);
             }
             let handed = giver.is_some();
             let doubt = match &giver {
