@@ -260,6 +260,8 @@ impl Telling<'_> {
             },
             idle: matches!(lock.kind, LockKind::SimpleQueue | LockKind::Semaphore)
                 || awaited.is_some()
+                // somebody else's turn: nothing here says how that one gets on
+                || (lock.kind == LockKind::SemLock && lock.locked && (lock.owner.is_none() || self.is_copied()))
                 || self.is_readers_turn(lock),
         });
         facts.returnable.extend(self.scene.returnable.get(&lock.addr).map(|how| (id, how.clone())));
