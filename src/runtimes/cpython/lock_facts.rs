@@ -230,6 +230,8 @@ impl Telling<'_> {
             (None, _) => lock.type_name.to_owned(),
         };
         let awaited = self.scene.awaited.get(&lock.addr);
+        // another process has it: nothing here says how that one gets on
+        let elsewhere = lock.kind == LockKind::SemLock && lock.locked && (lock.owner.is_none() || self.is_copied());
         facts.resources.push(Resource {
             id,
             kind: match lock.kind {
@@ -252,6 +254,8 @@ impl Telling<'_> {
             wakers: match lock.kind {
                 LockKind::SimpleQueue => Wakers::AnyThread,
                 LockKind::Semaphore => Wakers::Outside,
+                // where a core does not tell which memory is shared, no other process's hold will meet it
+                LockKind::SemLock if elsewhere && matches!(id, ResourceId::At(..)) => Wakers::Outside,
                 _ => match awaited.filter(|_| !self.scene.probable.contains_key(&lock.addr)) {
                     Some(giver) if giver.pending => Wakers::Outside,
                     Some(_) => Wakers::AnyThread,
@@ -260,8 +264,7 @@ impl Telling<'_> {
             },
             idle: matches!(lock.kind, LockKind::SimpleQueue | LockKind::Semaphore)
                 || awaited.is_some()
-                // somebody else's turn: nothing here says how that one gets on
-                || (lock.kind == LockKind::SemLock && lock.locked && (lock.owner.is_none() || self.is_copied()))
+                || elsewhere
                 || self.is_readers_turn(lock),
         });
         facts.returnable.extend(self.scene.returnable.get(&lock.addr).map(|how| (id, how.clone())));

@@ -235,9 +235,9 @@ impl Objects<'_> {
                     return lock(LockKind::Semaphore, sleep, none_left, None, "multiprocessing semaphore");
                 }
                 // only this process's taking is counted; another's shows in the semaphore's value alone, and so does that
-                // another process has given it back
+                // another process has given it back. A core may lack it
                 let own = self.int32(at, count).ok()? > 0;
-                let taken = is_semaphore_taken(self, sem).unwrap_or(own);
+                let taken = is_semaphore_taken(self, sem).unwrap_or(true);
                 let owner = own.then(|| self.word(at, last).ok()).flatten();
                 // `kind` follows `maxvalue`: RECURSIVE_MUTEX 0, SEMAPHORE 1
                 let lendable = self.int32(at, most.checked_add(4)?).ok()? != 0;
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(look(Some(0), 0, 1), (true, None, false), "another process has it");
         assert_eq!(look(Some(1), 1, 1), (false, None, false), "another process gave it back");
         assert_eq!(look(None, 1, 1), (true, Some(0xabc), true), "a core without the semaphore");
-        assert_eq!(look(None, 0, 1), (false, None, false));
+        assert_eq!(look(None, 0, 1), (true, None, false), "who sleeps on it may have to wait");
         assert_eq!(look(Some(3), 0, 5), (false, None, false), "one that counts");
         assert!(look(Some(0), 0, 5).0, "nothing of it is left");
     }
