@@ -11,7 +11,7 @@
 mod parents;
 mod pause;
 
-use crate::facts::{Facts, Gap, Hold, Holder, RuntimeNote};
+use crate::facts::{Facts, Gap, Hold, Holder, Opening, PolledFile, ResourceId, RuntimeNote};
 use crate::graph::Graph;
 use crate::memory::{Kept, Memory};
 use crate::runtimes::kernel::between::{Around, FileLock, LockCall, Questions, owners_elsewhere};
@@ -22,13 +22,16 @@ use crate::target::core::{CoreFile, CoreOptions};
 use crate::target::live::{self, Live, PipeEnds};
 use crate::target::output::{Readers, write_file};
 use crate::target::{Target, TargetError, minicore};
-use crate::units::{Addr, ModuleIx, Pid, ProcessIx};
+use crate::units::{Addr, ModuleIx, Pid, ProcessIx, ThreadRef};
 use crate::unwind::{self, Stack};
 use crate::verdict::{self, Look, Movement, Verdict};
 use pause::pause;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
+
+/// Paths that threads of one process open, or poll for, looked up at most.
+const MAX_PATHS: usize = 64;
 
 /// What the command line says about how to look.
 #[derive(Clone, Debug)]
@@ -304,7 +307,19 @@ fn look_around(processes: &[Understood], gone: BTreeSet<i32>) -> Around {
         inode: l.inode,
     };
     let file_locks = locks.into_iter().map(lock).collect();
-    Around { readers, writers, unread, caught, children, gone, file_locks, still: None }
+    let fifo = |p: &Understood| {
+        let pid = p.snapshot.process.pid;
+        let found = |(t, o): (&ThreadRef, &Opening)| Some((*t, live::fifo_of(pid, &o.path, o.directory)?));
+        p.facts.openings.iter().take(MAX_PATHS).filter_map(found).collect::<Vec<_>>()
+    };
+    let fifos = processes.iter().flat_map(fifo).collect();
+    let polled = |p: &Understood| {
+        let pid = p.snapshot.process.pid;
+        let found = |(id, f): (&ResourceId, &PolledFile)| Some((*id, live::file_of(pid, &f.path)?));
+        p.facts.polled.iter().take(MAX_PATHS).filter_map(found).collect::<Vec<_>>()
+    };
+    let polled = processes.iter().flat_map(polled).collect();
+    Around { readers, writers, unread, caught, children, gone, file_locks, fifos, polled, still: None }
 }
 
 /// Diagnoses a core.

@@ -330,6 +330,28 @@ pub struct SignalHandler {
     pub function: Option<String>,
 }
 
+/// The file that a thread blocked in `open` opens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Opening {
+    /// Its path as the program gave it, without the closing zero.
+    pub path: Vec<u8>,
+    /// The descriptor of the directory a relative path starts from; absent where it is the working directory.
+    pub directory: Option<i32>,
+    /// Whether it is opened for reading alone.
+    pub reads: bool,
+    /// Whether it is opened for writing alone.
+    pub writes: bool,
+}
+
+/// A file whose lock a thread polls for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PolledFile {
+    /// Its path as the program gave it.
+    pub path: Vec<u8>,
+    /// Whether the file itself is the lock, so that nothing records its holder; else it is locked by `flock` or `fcntl`.
+    pub by_existence: bool,
+}
+
 /// What a runtime said about itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RuntimeNote {
@@ -374,6 +396,10 @@ pub struct Facts {
     /// Locks that a fork copied while a thread of the parent held them: what the parent shows of its own copies now, each in
     /// a sentence without a full stop.
     pub inherited: BTreeMap<ResourceId, String>,
+    /// The files that threads blocked in `open` open.
+    pub openings: BTreeMap<ThreadRef, Opening>,
+    /// The files of locks that threads poll for.
+    pub polled: BTreeMap<ResourceId, PolledFile>,
     /// What is worth knowing but is no part of the graph; said once, like a warning.
     pub notes: Vec<String>,
     /// What could not be read.
@@ -400,6 +426,8 @@ impl Facts {
         }
         self.returnable.extend(other.returnable);
         self.inherited.extend(other.inherited);
+        self.openings.extend(other.openings);
+        self.polled.extend(other.polled);
         self.notes.extend(other.notes);
         self.gaps.extend(other.gaps);
     }

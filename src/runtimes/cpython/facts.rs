@@ -109,6 +109,7 @@ impl Telling<'_> {
         self.tell_locks(&roles, facts);
         self.tell_handlers(facts);
         self.tell_work(facts);
+        self.tell_lock_files(facts);
         self.tell_frozen(facts);
         for (index, stack) in &self.scene.stacks {
             let thread = self.managed(*index, stack, roles.get(index).copied());

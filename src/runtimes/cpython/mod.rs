@@ -27,6 +27,7 @@ mod inferred;
 mod lines;
 mod locals;
 mod lock_facts;
+mod lock_files;
 mod locks;
 mod loops;
 mod merge;

@@ -8,6 +8,7 @@ use super::executors::{Pool, find_pools};
 use super::givers::{Giver, Givers};
 use super::holds::{Holds, Witnessed};
 use super::inferred::{Inference, Probable, Taking};
+use super::lock_files::{self, Polling};
 use super::locks::{Lock, LockKind};
 use super::names::Names;
 use super::objects::Objects;
@@ -41,6 +42,8 @@ pub(super) struct Scene<'a> {
     /// Taken locks, inside the block of which nobody is, that a function gives back which does not take them: signals.
     pub awaited: BTreeMap<Addr, Giver>,
     pub pools: Vec<Pool>,
+    /// Threads that poll for locks of files, by index into the snapshot's threads.
+    pub lock_files: BTreeMap<usize, Polling>,
     /// Names of the objects held and waited for.
     pub names: HashMap<Addr, String>,
     /// What entered the frames of threads that wait for their own locks, by thread and frame.
@@ -140,6 +143,7 @@ impl<'a> Scene<'a> {
         prefer_takers(&inference, &stacks, &mut witnessed, &mut probable, &waits);
         let returnable = find_returnable(&inference, &stacks, &witnessed, &probable, &waits, &given);
         let pools = find_pools(objects, &stacks);
+        let lock_files = lock_files::find(objects, &stacks, threads);
         let attachments = Attachments::look(objects, census, &places, threads, |i| waits.contains_key(&i));
         let names = name_all(objects, &stacks, &witnessed, &waits, &attachments);
         let entered = entered::find(objects, &stacks, &witnessed, &waits);
@@ -159,6 +163,7 @@ impl<'a> Scene<'a> {
             own,
             awaited,
             pools,
+            lock_files,
             names,
             entered,
             event_loops,

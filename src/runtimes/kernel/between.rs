@@ -31,6 +31,10 @@ pub struct Around {
     pub gone: BTreeSet<i32>,
     /// Who waits for and who holds locks of files; where there was an earlier look, as it stood between the two.
     pub file_locks: Vec<FileLock>,
+    /// The inodes of the files whose locks threads poll for.
+    pub polled: BTreeMap<ResourceId, u64>,
+    /// The inodes of the FIFOs that threads blocked in `open` open.
+    pub fifos: BTreeMap<ThreadRef, u64>,
     /// Threads that did not move since the look before; absent where this is the first.
     pub still: Option<BTreeSet<ThreadRef>>,
 }
@@ -160,6 +164,7 @@ fn is_of_our_namespace(snapshot: &Snapshot) -> bool {
 pub fn join(snapshots: &[Snapshot], around: &Around, facts: &mut Facts) {
     find_owners(snapshots, &around.gone, facts);
     name_file_locks(snapshots, &around.file_locks, facts);
+    super::opening::name_fifos(&around.fifos, facts);
     let wanted: BTreeSet<ResourceId> = facts.waits.iter().map(|w| w.on).collect();
     for id in wanted {
         let holds = match id {
@@ -176,6 +181,7 @@ pub fn join(snapshots: &[Snapshot], around: &Around, facts: &mut Facts) {
                 }
             }
             ResourceId::Shared { device: FILES, .. } => of_file_lock(id, snapshots, around),
+            ResourceId::Numbered(_, ResourceKind::FileLock, _) => of_polled_lock(id, snapshots, around, facts),
             ResourceId::Numbered(process, ResourceKind::ProcessExit, ANY_CHILD) => {
                 of_any_child(id, process, snapshots, around)
             }
@@ -189,7 +195,9 @@ pub fn join(snapshots: &[Snapshot], around: &Around, facts: &mut Facts) {
         facts.holds.extend(holds);
         for resource in facts.resources.iter_mut().filter(|r| r.id == id) {
             resource.wakers = Wakers::Holders;
-            if matches!(id, ResourceId::Shared { device: FILES, .. }) {
+            if matches!(id, ResourceId::Shared { device: FILES, .. })
+                || matches!(id, ResourceId::Numbered(_, ResourceKind::FileLock, _))
+            {
                 // another opening of the same file is another taker
                 resource.reentrancy = Reentrancy::Plain;
             }
@@ -323,7 +331,7 @@ fn name_file_locks(snapshots: &[Snapshot], locks: &[FileLock], facts: &mut Facts
     for wait in &facts.waits {
         let ResourceId::Numbered(p, ResourceKind::FileLock, number) = wait.on else { continue };
         let Some(pid) = snapshots.get(p.0 as usize).map(|s| s.process.pid) else { continue };
-        if number & OF_OPEN_FILE != 0 {
+        if number & OF_OPEN_FILE != 0 || facts.polled.contains_key(&wait.on) {
             continue;
         }
         let by = if number & BY_FCNTL == 0 { LockCall::Flock } else { LockCall::Fcntl };
@@ -348,8 +356,33 @@ fn name_file_locks(snapshots: &[Snapshot], locks: &[FileLock], facts: &mut Facts
 fn of_file_lock(id: ResourceId, snapshots: &[Snapshot], around: &Around) -> Vec<Hold> {
     let ResourceId::Shared { offset, .. } = id else { return Vec::new() };
     let number = offset & u64::from(u32::MAX);
+    let locks = around.file_locks.iter().filter(|l| l.number == number && !l.blocked);
+    // what a thread did since is not known
+    let still = |t: &ThreadRef| around.still.as_ref().map(|still| still.contains(t));
+    holds_of_locks(id, snapshots, locks, still)
+}
+
+/// Who keeps the lock of a file that a thread polls for. One that polls does not let go of it meanwhile.
+fn of_polled_lock(id: ResourceId, snapshots: &[Snapshot], around: &Around, facts: &Facts) -> Vec<Hold> {
+    let Some(inode) = around.polled.get(&id).filter(|_| facts.polled.get(&id).is_some_and(|f| !f.by_existence)) else {
+        return Vec::new();
+    };
+    let polls = |t: &ThreadRef| facts.waits.iter().any(|w| w.thread == *t && w.on == id);
+    let locks = around.file_locks.iter().filter(|l| l.inode == *inode && !l.blocked);
+    let still = |t: &ThreadRef| Some(polls(t) || around.still.as_ref()?.contains(t));
+    holds_of_locks(id, snapshots, locks, still)
+}
+
+/// Holds by the processes that the kernel's list names. `still`: whether a thread did nothing since the list was read;
+/// `None` where that is not known.
+fn holds_of_locks<'a>(
+    id: ResourceId,
+    snapshots: &[Snapshot],
+    locks: impl Iterator<Item = &'a FileLock>,
+    still: impl Fn(&ThreadRef) -> Option<bool>,
+) -> Vec<Hold> {
     let mut out = Vec::new();
-    for lock in around.file_locks.iter().filter(|l| l.number == number && !l.blocked) {
+    for lock in locks {
         let what = match lock.by {
             LockCall::Flock => "flock",
             LockCall::Fcntl => "fcntl",
@@ -361,12 +394,11 @@ fn of_file_lock(id: ResourceId, snapshots: &[Snapshot], around: &Around) -> Vec<
             continue;
         };
         let threads: Vec<ThreadRef> = threads_of(snapshots, index).collect();
-        // what it did since is not known
-        let Some(still) = &around.still else { continue };
         match threads.as_slice() {
-            [one] if still.contains(one) => {
+            [one] if still(one) == Some(true) => {
                 out.push(Hold { mode: Mode::Exclusive, ..hold(id, Holder::Thread(*one), Certainty::Recorded, &why) });
             }
+            [first, ..] if still(first).is_none() => {}
             _ => out.extend(holds_by(id, snapshots, index, Certainty::Inferred, &why)),
         }
     }

@@ -27,6 +27,8 @@ pub(super) enum Object {
     FutexSet,
     /// A System V semaphore set or message queue in the first argument.
     SystemV,
+    /// A path in this argument, flags in the next: `open`, `openat`.
+    Path(usize),
     /// Nothing an argument names.
     Nothing,
 }
@@ -65,14 +67,14 @@ const fn call(number: u64, name: &'static str, kind: ResourceKind, object: Objec
 }
 
 use Limit::{Clock, Deadline, Millis, Never, Timespec, Timeval};
-use Object::{Between, Child, ChildId, From, Futex, FutexSet, Nothing, PollSet, SelectSet, SystemV, To};
+use Object::{Between, Child, ChildId, From, Futex, FutexSet, Nothing, Path, PollSet, SelectSet, SystemV, To};
 use ResourceKind as K;
 
 /// Ascending by number.
 pub(super) const CALLS: &[Call] = &[
     call(0, "read", K::Unknown, From(0), Never, true),
     call(1, "write", K::Unknown, To(0), Never, false),
-    call(2, "open", K::FileIo, Nothing, Never, false),
+    call(2, "open", K::FileIo, Path(0), Never, false),
     call(3, "close", K::FileIo, From(0), Never, false),
     call(7, "poll", K::Poll, PollSet, Millis(2), true),
     call(9, "mmap", K::FileIo, Nothing, Never, false),
@@ -117,7 +119,7 @@ pub(super) const CALLS: &[Call] = &[
     call(242, "mq_timedsend", K::Unknown, To(0), Deadline(4), false),
     call(243, "mq_timedreceive", K::Unknown, From(0), Deadline(4), true),
     call(247, "waitid", K::ProcessExit, ChildId, Never, false),
-    call(257, "openat", K::FileIo, Nothing, Never, false),
+    call(257, "openat", K::FileIo, Path(1), Never, false),
     call(270, "pselect6", K::Poll, SelectSet, Timespec(4), true),
     call(271, "ppoll", K::Poll, PollSet, Timespec(2), true),
     call(275, "splice", K::Unknown, Between(0, 2), Never, false),

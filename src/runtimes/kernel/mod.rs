@@ -5,6 +5,7 @@
 
 pub mod between;
 mod calls;
+mod opening;
 
 use super::futex::FutexWait;
 use super::{Decoder, Held, Runtime, View};
@@ -49,6 +50,7 @@ impl Decoder for KernelDecoder {
                     wanted.extend(call.args.iter().skip(1).take(3).map(|set| (Addr(*set), FD_SET)));
                 }
                 Some(Object::FutexSet) => wanted.push((Addr(call.args[0]), 24 * 8)),
+                Some(Object::Path(i)) => wanted.push((Addr(arg(&call, i)), opening::MAX_PATH)),
                 Some(_) => {}
                 // a restarted call: poll, a sleep, or a futex
                 None => wanted.extend([poll_set(&call), (Addr(call.args[0]), 16), (Addr(call.args[2]), 16)]),
@@ -65,6 +67,9 @@ impl Decoder for KernelDecoder {
         let mut facts = Facts::default();
         for index in 0..view.snapshot.threads.len() {
             if let Some((wait, resource)) = self.wait_of(view, index) {
+                if let Some(opening) = opening::of(view, index) {
+                    facts.openings.insert(wait.thread, opening);
+                }
                 facts.resources.push(resource);
                 facts.waits.push(wait);
             }
@@ -304,6 +309,8 @@ const OWN: u64 = 1 << 40;
 const PIPES: (u32, u32) = (u32::MAX, 0);
 /// The device that names locks of files of all processes, by inode and the kernel's number of the lock.
 const FILES: (u32, u32) = (u32::MAX, 1);
+/// The device that names FIFOs whose other end is not open, by inode, and which end is waited for.
+const FIFOS: (u32, u32) = (u32::MAX, 2);
 /// Marks a descriptor waited on for a lock that `fcntl` takes, not `flock`.
 const BY_FCNTL: u64 = 1 << 33;
 /// Marks one that belongs to the open file, of which the kernel's list names no process.
@@ -370,6 +377,10 @@ fn name(view: &View<'_>, index: usize, call: &Call, kind: ResourceKind, syscall:
             numbered(own_number(view, index), format!("any of {} futexes{first}", syscall.args[1] & 0xff))
         }
         Object::SystemV => numbered(u64::from(fd(0).unsigned_abs()), format!("{} on System V id {}", call.name, fd(0))),
+        Object::Path(_) => numbered(
+            own_number(view, index),
+            opening::of(view, index).map_or_else(|| call.name.to_owned(), |o| opening::describe(&o)),
+        ),
         Object::Nothing => numbered(own_number(view, index), of_nothing(call, kind)),
     }
 }

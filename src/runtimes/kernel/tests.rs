@@ -137,6 +137,70 @@ fn another_process_may_wake_what_is_not_private() {
     assert_eq!(wakers, [Wakers::Outside, Wakers::AnyThread]);
 }
 
+/// A thread in `openat` of `orders.fifo`, for writing.
+fn opens_fifo() -> (MadeUp, Facts) {
+    let mut made = MadeUp::new();
+    made.thread(100, Some((257, [(-100i64).cast_unsigned(), 0x5000, 0o1, 0, 0, 0])));
+    made.memory.put(Addr(0x5000), &[0; 64]).put(Addr(0x5000), b"/tmp/orders.fifo");
+    let facts = decode(&made);
+    (made, facts)
+}
+
+#[test]
+fn an_open_names_its_file() {
+    let (_, facts) = opens_fifo();
+    assert_eq!(facts.resources[0].name.as_deref(), Some("open of /tmp/orders.fifo for writing"));
+    let opening = facts.openings.values().next().unwrap();
+    assert_eq!((opening.path.as_slice(), opening.directory, opening.writes), (&b"/tmp/orders.fifo"[..], None, true));
+    let mut made = MadeUp::new();
+    made.thread(100, Some((2, [0x5000, 0, 0, 0, 0, 0])));
+    let facts = decode(&made);
+    assert_eq!(facts.resources[0].name.as_deref(), Some("open"), "the path was not read");
+    assert!(facts.openings.is_empty());
+}
+
+#[test]
+fn the_open_of_a_fifo_waits_for_its_other_end() {
+    let (made, mut facts) = opens_fifo();
+    let thread = facts.waits[0].thread;
+    let around = between::Around { fifos: [(thread, 77)].into(), ..between::Around::default() };
+    between::join(&[made.snapshot], &around, &mut facts);
+    assert_eq!(facts.resources[0].name.as_deref(), Some("the FIFO orders.fifo to be opened for reading"));
+    assert_eq!((facts.resources[0].kind, facts.resources[0].id), (ResourceKind::Pipe, facts.waits[0].on));
+    assert!(matches!(facts.waits[0].on, ResourceId::Shared { inode: 77, .. }));
+}
+
+#[test]
+fn a_lock_that_is_polled_for_is_held_by_whom_the_kernel_names() {
+    let polls = |by_existence, threads: i32| {
+        let mut made = MadeUp::new();
+        for tid in 100..100 + threads {
+            made.thread(tid, Some((230, [0, 0, 0, 0, 0, 0])));
+        }
+        let mut facts = decode(&made);
+        let id = ResourceId::Numbered(ProcessIx(0), ResourceKind::FileLock, 1 << 42 | 100);
+        facts.waits[0].on = id;
+        facts.resources[0].id = id;
+        let path = b"cache.lock".to_vec();
+        facts.polled.insert(id, crate::facts::PolledFile { path, by_existence });
+        let lock = |inode, blocked| between::FileLock {
+            number: 1,
+            blocked,
+            by: between::LockCall::Flock,
+            process: Pid(100),
+            inode,
+        };
+        let file_locks = vec![lock(5, false), lock(7, true), lock(7, false)];
+        let around = between::Around { file_locks, polled: [(id, 7)].into(), ..between::Around::default() };
+        between::join(&[made.snapshot], &around, &mut facts);
+        facts.holds.iter().map(|h| (h.mode, h.certainty)).collect::<Vec<_>>()
+    };
+    use crate::facts::Certainty;
+    assert_eq!(polls(false, 1), [(Mode::Exclusive, Certainty::Recorded)]);
+    assert_eq!(polls(false, 2), [(Mode::Any, Certainty::Inferred); 2], "either thread may have taken it");
+    assert_eq!(polls(true, 1), [], "nothing records who made the file");
+}
+
 #[test]
 fn threads_beyond_the_list_of_a_child_may_end_it() {
     for (threads, rest) in [(3, 0), (300, 1)] {
