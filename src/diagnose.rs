@@ -486,6 +486,7 @@ fn think(
         around.file_locks.clone_from(&e.file_locks);
     }
     kernel::between::join(&snapshots, &around, &mut facts);
+    kernel::forked::join(&snapshots, &stacks, &mut facts);
     for s in snapshots.iter().filter(|s| !s.threads.is_empty() && s.threads.iter().all(|t| t.state == Some('T'))) {
         let pid = s.process.pid;
         facts

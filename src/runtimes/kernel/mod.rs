@@ -5,6 +5,7 @@
 
 pub mod between;
 mod calls;
+pub mod forked;
 mod opening;
 
 use super::futex::FutexWait;
