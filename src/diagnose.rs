@@ -487,6 +487,7 @@ fn think(
     }
     kernel::between::join(&snapshots, &around, &mut facts);
     kernel::forked::join(&snapshots, &stacks, &mut facts);
+    runtimes::cpython::process_pools::join(&snapshots, &mut facts);
     for s in snapshots.iter().filter(|s| !s.threads.is_empty() && s.threads.iter().all(|t| t.state == Some('T'))) {
         let pid = s.process.pid;
         facts

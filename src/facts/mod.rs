@@ -352,6 +352,19 @@ pub struct PolledFile {
     pub by_existence: bool,
 }
 
+/// A result of a `multiprocessing.Pool` that nobody is left to send.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LostResult {
+    /// The pool's own threads that hand out tasks and take in results.
+    pub handlers: Vec<ThreadRef>,
+    /// The processes that are its workers now.
+    pub workers: Vec<i32>,
+    /// How many workers ended before their time.
+    pub ended: u64,
+    /// The threads that would move if the result were on its way; empty until the processes were joined.
+    pub waits: Vec<ThreadRef>,
+}
+
 /// What a runtime said about itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RuntimeNote {
@@ -400,6 +413,8 @@ pub struct Facts {
     pub openings: BTreeMap<ThreadRef, Opening>,
     /// The files of locks that threads poll for.
     pub polled: BTreeMap<ResourceId, PolledFile>,
+    /// Results that are waited for and will not come, by the event they set.
+    pub lost_results: BTreeMap<ResourceId, LostResult>,
     /// What is worth knowing but is no part of the graph; said once, like a warning.
     pub notes: Vec<String>,
     /// What could not be read.
@@ -428,6 +443,7 @@ impl Facts {
         self.inherited.extend(other.inherited);
         self.openings.extend(other.openings);
         self.polled.extend(other.polled);
+        self.lost_results.extend(other.lost_results);
         self.notes.extend(other.notes);
         self.gaps.extend(other.gaps);
     }

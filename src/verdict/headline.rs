@@ -122,9 +122,11 @@ fn stalled(verdict: &Verdict, look: &Look<'_>, voice: &Voice<'_>) -> String {
         .get(&stall.root)
         .is_some_and(|w| look.graph.resource(w.on).is_some_and(|r| super::patterns::is_device(r.kind)));
     let device = look.facts.devices.get(&stall.root).filter(|_| gpu);
+    let lost = look.graph.waits.get(&stall.root).is_some_and(|w| look.facts.lost_results.contains_key(&w.on));
     let label = match stall.pattern {
         _ if device.is_some_and(|d| d.program) => "STALLED",
         _ if gpu => "WAITING FOR THE GPU",
+        _ if lost => "STALLED, a result is lost",
         "lost-wakeup-suspected" => "STALLED, nobody is left to wake it",
         "peer-wait" => "WAITING FOR ANOTHER PROCESS",
         _ if !look.graph.waits.contains_key(&stall.root) => "BLOCKED IN THE KERNEL",

@@ -183,6 +183,10 @@ fn find_chains(look: &Look<'_>, suspects: &[Suspect]) -> Chains {
         if doing(look, wait.thread) != Doing::Waits {
             continue;
         }
+        if is_lost(look, wait) {
+            chains.add(suspects, wait.thread, wait.thread, None);
+            continue;
+        }
         if is_for_others(look, wait) {
             if !awake.contains(&wait.thread.process) {
                 chains.add(suspects, wait.thread, wait.thread, None);
@@ -210,6 +214,15 @@ fn find_chains(look: &Look<'_>, suspects: &[Suspect]) -> Chains {
         }
     }
     chains
+}
+
+/// Whether a thread waits for a result that nobody is left to send, and nothing that could be on its way moved.
+fn is_lost(look: &Look<'_>, wait: &Wait) -> bool {
+    let Some(lost) = look.facts.lost_results.get(&wait.on) else { return false };
+    lost.waits.iter().all(|t| match look.movement {
+        Some(movement) => !movement.moved.contains(t),
+        None => doing(look, *t) == Doing::Waits,
+    })
 }
 
 /// Whether a thread waits for what no work arrives on: the end of a process, room in a pipe or a socket, a file to be opened.

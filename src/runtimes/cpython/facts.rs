@@ -110,6 +110,7 @@ impl Telling<'_> {
         self.tell_handlers(facts);
         self.tell_work(facts);
         self.tell_lock_files(facts);
+        self.tell_process_pools(facts);
         self.tell_frozen(facts);
         for (index, stack) in &self.scene.stacks {
             let thread = self.managed(*index, stack, roles.get(index).copied());

@@ -36,6 +36,7 @@ mod objects;
 mod offsets;
 mod place;
 mod pool_facts;
+pub mod process_pools;
 mod rehearse;
 mod scene;
 mod signals;

@@ -13,6 +13,7 @@ use super::locks::{Lock, LockKind};
 use super::names::Names;
 use super::objects::Objects;
 use super::place::{Places, PyStack};
+use super::process_pools::{self, ProcessPool};
 use super::waits::{PyWait, Wanted, wait_of};
 use crate::facts::{Entered, ResourceKind};
 use crate::target::ThreadState;
@@ -42,6 +43,7 @@ pub(super) struct Scene<'a> {
     /// Taken locks, inside the block of which nobody is, that a function gives back which does not take them: signals.
     pub awaited: BTreeMap<Addr, Giver>,
     pub pools: Vec<Pool>,
+    pub process_pools: Vec<ProcessPool>,
     /// Threads that poll for locks of files, by index into the snapshot's threads.
     pub lock_files: BTreeMap<usize, Polling>,
     /// Names of the objects held and waited for.
@@ -143,6 +145,7 @@ impl<'a> Scene<'a> {
         prefer_takers(&inference, &stacks, &mut witnessed, &mut probable, &waits);
         let returnable = find_returnable(&inference, &stacks, &witnessed, &probable, &waits, &given);
         let pools = find_pools(objects, &stacks);
+        let process_pools = process_pools::find(objects, &stacks);
         let lock_files = lock_files::find(objects, &stacks, threads);
         let attachments = Attachments::look(objects, census, &places, threads, |i| waits.contains_key(&i));
         let names = name_all(objects, &stacks, &witnessed, &waits, &attachments);
@@ -163,6 +166,7 @@ impl<'a> Scene<'a> {
             own,
             awaited,
             pools,
+            process_pools,
             lock_files,
             names,
             entered,

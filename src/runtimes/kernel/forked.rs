@@ -3,7 +3,8 @@
 //! A fork copies the memory and one thread. A lock of the C library that another thread held at that moment stays taken in
 //! the child: of the locks inside glibc only some are made anew there (glibc `sysdeps/nptl/fork.h`, `posix/fork.c`: malloc,
 //! stdio and the loader's since 2.24 to 2.34; not the resolver's, the time zone's, `__exit_funcs_lock`). No field tells who
-//! held it, but the one thread that is left is the one that waits.
+//! held it, but the one thread that is left is the one that waits. The lock of a Python module that is being imported is such
+//! a lock while its owner lets go of it: the owner is struck out first, the waiters are woken afterwards.
 
 use crate::facts::{Certainty, Evidence, Facts, Hold, Holder, Mode, ResourceId, ResourceKind, Timeout, Wait, Wakers};
 use crate::snapshot::Snapshot;
@@ -30,7 +31,7 @@ pub fn join(snapshots: &[Snapshot], stacks: &[Vec<Stack>], facts: &mut Facts) {
     facts.holds.extend(holds);
 }
 
-/// Whether a thread waits, without end, for a lock of the C library in the process's own memory that nobody is known to hold.
+/// Whether a thread waits, without end, for such a lock in the process's own memory that nobody is known to hold.
 fn is_left_taken(facts: &Facts, wait: &Wait) -> bool {
     let lock = facts.resources.iter().any(|r| {
         let kind = matches!(
@@ -101,6 +102,7 @@ mod tests {
     #[test]
     fn only_where_nothing_else_is_possible() {
         assert!(left(ResourceKind::LibcLock, |_, _| {}));
+        assert!(left(ResourceKind::PythonImportLock, |_, _| {}));
         assert!(!left(ResourceKind::Mutex, |_, _| {}), "it records its owner");
         assert!(!left(ResourceKind::LibcLock, |m, _| m.snapshot.process.forked = Some(false)), "started by exec");
         assert!(!left(ResourceKind::LibcLock, |m, _| m.snapshot.process.forked = None));

@@ -23,6 +23,7 @@ mod import_cycle;
 mod join_while_holding;
 mod lock_order_inversion;
 mod loop_self_wait;
+mod lost_result;
 mod lost_wakeup;
 mod non_reentrant_relock;
 mod other;
@@ -61,6 +62,7 @@ pub const ALL: &[Pattern] = &[
     join_while_holding::PATTERN,
     callback_under_lock::PATTERN,
     lock_order_inversion::PATTERN,
+    lost_result::PATTERN,
     lost_wakeup::PATTERN,
     outside_wait::GPU,
     outside_wait::PEER,
