@@ -268,7 +268,7 @@ fn look(
         partial: false,
         unsaved: false,
     };
-    let taken = pause(prepared, options, &mut captured, &mut warnings, &mut failure);
+    let (taken, polled_locks) = pause(prepared, options, &mut captured, &mut warnings, &mut failure);
     if taken.is_empty() {
         return Err(failure.or(ended).unwrap_or(DiagnoseError::Nothing));
     }
@@ -284,8 +284,19 @@ fn look(
         processes.push(understood);
     }
     parents::consult(&mut processes, options);
-    let around = look_around(&processes, gone);
+    let mut around = look_around(&processes, gone);
+    around.locks_when_held = polled_locks.into_iter().flatten().map(file_lock).collect();
     Ok((think(processes, captured, around, earlier), kept))
+}
+
+fn file_lock(line: live::LockLine) -> FileLock {
+    FileLock {
+        number: line.number,
+        blocked: line.blocked,
+        by: if line.flock { LockCall::Flock } else { LockCall::Fcntl },
+        process: Pid(line.process),
+        inode: line.inode,
+    }
 }
 
 /// What the machine tells of what these processes wait for and others could do.
@@ -299,14 +310,7 @@ fn look_around(processes: &[Understood], gone: BTreeSet<i32>) -> Around {
     let parents = asked.parents.iter().filter_map(pid_of);
     let children = parents.filter_map(|pid| Some((pid, live::children(pid)?))).collect();
     let locks = if asked.file_locks { live::read_file_locks() } else { Vec::new() };
-    let lock = |l: live::LockLine| FileLock {
-        number: l.number,
-        blocked: l.blocked,
-        by: if l.flock { LockCall::Flock } else { LockCall::Fcntl },
-        process: Pid(l.process),
-        inode: l.inode,
-    };
-    let file_locks = locks.into_iter().map(lock).collect();
+    let file_locks = locks.into_iter().map(file_lock).collect();
     let fifo = |p: &Understood| {
         let pid = p.snapshot.process.pid;
         let found = |(t, o): (&ThreadRef, &Opening)| Some((*t, live::fifo_of(pid, &o.path, o.directory)?));
@@ -319,7 +323,7 @@ fn look_around(processes: &[Understood], gone: BTreeSet<i32>) -> Around {
         p.facts.polled.iter().take(MAX_PATHS).filter_map(found).collect::<Vec<_>>()
     };
     let polled = processes.iter().flat_map(polled).collect();
-    Around { readers, writers, unread, caught, children, gone, file_locks, fifos, polled, still: None }
+    Around { readers, writers, unread, caught, children, gone, file_locks, fifos, polled, ..Around::default() }
 }
 
 /// Diagnoses a core.

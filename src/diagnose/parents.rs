@@ -133,7 +133,7 @@ fn glance(pid: Pid, options: &Options) -> Result<Understood, String> {
         unsaved: false,
     };
     let (mut warnings, mut failure) = (Vec::new(), None);
-    let mut taken = pause(vec![prepared], &options, &mut captured, &mut warnings, &mut failure);
+    let (mut taken, _) = pause(vec![prepared], &options, &mut captured, &mut warnings, &mut failure);
     let Some(t) = taken.pop() else {
         return Err(failure.map_or_else(|| "it is gone".to_owned(), |e| e.to_string()));
     };

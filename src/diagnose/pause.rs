@@ -2,24 +2,29 @@
 
 use super::{Captured, DiagnoseError, Options, Prepared, Taken};
 use crate::runtimes::Held;
-use crate::target::live::{self, Live, Released, StopLimits, Stopped, Undisturbed};
+use crate::target::live::{self, Live, LockLine, Released, StopLimits, Stopped, Undisturbed};
 use crate::target::{Mapping, Target, TargetError, minicore};
 use crate::unwind;
 use std::collections::BTreeMap;
 
-/// Holds all processes at once, reads each, lets all go.
+/// Holds all processes at once, reads each, lets all go. Where a decoder wants them, gives the locks of files as well, as the
+/// kernel listed them while all were held.
 pub(super) fn pause(
     prepared: Vec<Prepared>,
     options: &Options,
     captured: &mut Captured,
     warnings: &mut Vec<String>,
     failure: &mut Option<DiagnoseError>,
-) -> Vec<Taken> {
+) -> (Vec<Taken>, Option<Vec<LockLine>>) {
     let limits = StopLimits { max_pause: options.max_pause, ..StopLimits::default() };
     let mappings: Vec<&[Mapping]> = prepared.iter().map(|p| p.snapshot.mappings.as_slice()).collect();
     let last_readers = last_readers(&mappings);
     let undisturbed = Undisturbed::begin();
     let mut held = hold(&prepared, &limits, options, captured, warnings, failure);
+    let wanted = prepared.iter().flat_map(|p| &p.decoders).any(|d| d.wants_file_locks());
+    // of processes that run on they would be those of another instant
+    let all_held = !options.no_stop && !captured.partial;
+    let file_locks = (wanted && all_held).then(live::read_file_locks);
     for (now, p) in prepared.iter().enumerate() {
         if let Some(stopped) = held.get(now).and_then(Option::as_ref) {
             read(p, stopped, options);
@@ -43,7 +48,7 @@ pub(super) fn pause(
         p.snapshot.freeze(r.threads, r.mappings);
         taken.push(Taken { snapshot: p.snapshot, decoders: p.decoders, kept: r.kept });
     }
-    taken
+    (taken, file_locks)
 }
 
 /// Holds all of them, or looks at them without: where that was asked for, and where tracing is refused.

@@ -42,6 +42,12 @@ pub trait Decoder: Send + Sync {
     /// named; reads are batched with [`Memory::expect`]. A core needs none of it and is not asked.
     fn gather(&self, held: &Held<'_>);
 
+    /// Whether a thread seems to poll for the lock of a file, so that the kernel's list of such locks is wanted as it stands
+    /// while the target is held: a moment later the thread may have the lock.
+    fn wants_file_locks(&self) -> bool {
+        false
+    }
+
     /// What this runtime can tell about this instant. Called after the release, on what was kept.
     fn decode(&self, view: &View<'_>) -> Facts;
 }

@@ -75,7 +75,7 @@ impl Runtime for CPython {
         if found.is_empty() {
             return None;
         }
-        Some(Box::new(Interpreters { found, casts: Vec::new(), pages: Rehearsed::default() }))
+        Some(Box::new(Interpreters { found, casts: Vec::new(), pages: Rehearsed::default(), polls: false }))
     }
 }
 
@@ -86,6 +86,8 @@ struct Interpreters {
     casts: Vec<Option<Cast>>,
     /// What it looked at.
     pages: Rehearsed,
+    /// Whether a thread polled for the lock of a file then.
+    polls: bool,
 }
 
 /// Reads everything and keeps nothing: for the pages it touches.
@@ -105,7 +107,13 @@ fn look<'a>(objects: &Objects<'_>, census: &'a Census, threads: &[ThreadState], 
 }
 
 /// The same on the running target, whose threads are not known yet but by their system calls. What they are taken for.
-fn rehearse(found: &Found, memory: &dyn Memory, mut threads: Vec<ThreadState>, locals: bool) -> Option<Cast> {
+fn rehearse(
+    found: &Found,
+    memory: &dyn Memory,
+    mut threads: Vec<ThreadState>,
+    locals: bool,
+    polls: &mut bool,
+) -> Option<Cast> {
     let objects = Objects::new(memory, found.offsets.as_ref().ok()?);
     let census = Census::take(&objects, found).ok()?;
     let mut pthreads: BTreeMap<u64, u64> = BTreeMap::new();
@@ -121,6 +129,7 @@ fn rehearse(found: &Found, memory: &dyn Memory, mut threads: Vec<ThreadState>, l
         t.registers = tls_base.map(|_| known);
     }
     let scene = look(&objects, &census, &threads, Beat::Thought, locals);
+    *polls |= !scene.lock_files.is_empty();
     // what more of the threads is looked at than a cast holds
     if (shared && census.key.is_none()) || !scene.attachments.stops.is_empty() {
         return None;
@@ -132,7 +141,8 @@ impl Decoder for Interpreters {
     fn rehearse(&mut self, running: &Running<'_>) {
         let rehearsal = Rehearsal::new(running.memory);
         let threads = (running.threads)();
-        let each = self.found.iter().map(|f| rehearse(f, &rehearsal, threads.clone(), running.locals));
+        let polls = &mut self.polls;
+        let each = self.found.iter().map(|f| rehearse(f, &rehearsal, threads.clone(), running.locals, polls));
         self.casts = each.collect();
         self.pages = rehearsal.end();
     }
@@ -151,6 +161,10 @@ impl Decoder for Interpreters {
         for f in &self.found {
             read_once(f, held.memory, held.threads, held.locals);
         }
+    }
+
+    fn wants_file_locks(&self) -> bool {
+        self.polls
     }
 
     fn decode(&self, view: &View<'_>) -> Facts {

@@ -31,6 +31,8 @@ pub struct Around {
     pub gone: BTreeSet<i32>,
     /// Who waits for and who holds locks of files; where there was an earlier look, as it stood between the two.
     pub file_locks: Vec<FileLock>,
+    /// Locks of files as they stood while all processes were held; only where a thread polls for one.
+    pub locks_when_held: Vec<FileLock>,
     /// The inodes of the files whose locks threads poll for.
     pub polled: BTreeMap<ResourceId, u64>,
     /// The inodes of the FIFOs that threads blocked in `open` open.
@@ -367,9 +369,9 @@ fn of_polled_lock(id: ResourceId, snapshots: &[Snapshot], around: &Around, facts
     let Some(inode) = around.polled.get(&id).filter(|_| facts.polled.get(&id).is_some_and(|f| !f.by_existence)) else {
         return Vec::new();
     };
-    let polls = |t: &ThreadRef| facts.waits.iter().any(|w| w.thread == *t && w.on == id);
-    let locks = around.file_locks.iter().filter(|l| l.inode == *inode && !l.blocked);
-    let still = |t: &ThreadRef| Some(polls(t) || around.still.as_ref()?.contains(t));
+    let locks = around.locks_when_held.iter().filter(|l| l.inode == *inode && !l.blocked);
+    // who holds it was held as well
+    let still = |_: &ThreadRef| Some(true);
     holds_of_locks(id, snapshots, locks, still)
 }
 

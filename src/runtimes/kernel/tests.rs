@@ -190,8 +190,8 @@ fn a_lock_that_is_polled_for_is_held_by_whom_the_kernel_names() {
             process: Pid(100),
             inode,
         };
-        let file_locks = vec![lock(5, false), lock(7, true), lock(7, false)];
-        let around = between::Around { file_locks, polled: [(id, 7)].into(), ..between::Around::default() };
+        let locks_when_held = vec![lock(5, false), lock(7, true), lock(7, false)];
+        let around = between::Around { locks_when_held, polled: [(id, 7)].into(), ..between::Around::default() };
         between::join(&[made.snapshot], &around, &mut facts);
         facts.holds.iter().map(|h| (h.mode, h.certainty)).collect::<Vec<_>>()
     };
