@@ -106,10 +106,10 @@ mod tests {
         assert!(!left(ResourceKind::Mutex, |_, _| {}), "it records its owner");
         assert!(!left(ResourceKind::LibcLock, |m, _| m.snapshot.process.forked = Some(false)), "started by exec");
         assert!(!left(ResourceKind::LibcLock, |m, _| m.snapshot.process.forked = None));
-        assert!(!left(ResourceKind::LibcLock, |m, _| drop(m.thread(101, None))), "the other thread may hold it");
+        assert!(!left(ResourceKind::LibcLock, |m, _| _ = m.thread(101, None)), "the other thread may hold it");
         assert!(!left(ResourceKind::LibcLock, |m, _| m.snapshot.unlisted = true));
         assert!(!left(ResourceKind::LibcLock, |_, f| f.waits[0].timeout = Timeout::Some));
-        assert!(!left(ResourceKind::LibcLock, |_, f| drop(f.woken.insert(f.waits[0].thread))));
+        assert!(!left(ResourceKind::LibcLock, |_, f| _ = f.woken.insert(f.waits[0].thread)));
         assert!(
             !left(ResourceKind::LibcLock, |m, _| m.stacks[0].frames[0].signal = true),
             "what a handler interrupted may hold it"
