@@ -36,7 +36,11 @@ fn is_left_taken(facts: &Facts, wait: &Wait) -> bool {
     let lock = facts.resources.iter().any(|r| {
         let kind = matches!(
             r.kind,
-            ResourceKind::LibcLock | ResourceKind::AllocatorLock | ResourceKind::AtforkLock | ResourceKind::ExitLock
+            ResourceKind::LibcLock
+                | ResourceKind::AllocatorLock
+                | ResourceKind::AtforkLock
+                | ResourceKind::ExitLock
+                | ResourceKind::PythonImportLock
         );
         r.id == wait.on && kind && r.wakers == Wakers::Holders
     });
