@@ -348,6 +348,10 @@ impl Claims<'_> {
             if let Some(giver) = giver.clone().filter(|g| g.named)
                 && self.probable.contains_key(&lock)
             {
+                // what comes by itself gives it back whoever took it
+                if giver.pending {
+                    self.probable.remove(&lock);
+                }
                 self.awaited.insert(lock, giver);
             }
             let handed = giver.is_some();
