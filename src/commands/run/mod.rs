@@ -58,10 +58,10 @@ pub fn run(args: &Run, common: &Common) -> anyhow::Result<u8> {
     };
     let report = report_file().context("cannot prepare to watch over the command")?;
     let terminal = Terminal::save();
-    let mut supervisor = Supervisor::start(&args.command, common, &report, on_a_terminal())
-        .context("cannot prepare to watch over the command")?;
     let deadline = args.timeout.and_then(|t| Instant::now().checked_add(t));
-    let why = match supervisor.watch(deadline) {
+    let mut supervisor = Supervisor::start(&args.command, common, &report, deadline)
+        .context("cannot prepare to watch over the command")?;
+    let why = match supervisor.watch() {
         Event::Ended(how) => {
             supervisor.dismiss();
             if let Some(terminal) = &terminal {

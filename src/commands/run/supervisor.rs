@@ -61,8 +61,9 @@ pub struct Supervisor {
     outcome: Option<Outcome>,
     survivors: Option<Vec<i32>>,
     stopped: bool,
+    deadline: Option<Instant>,
     /// Wakes us at the deadline where we are stopped.
-    wake_up: Option<Timer>,
+    _wake_up: Option<Timer>,
 }
 
 impl Supervisor {
@@ -70,16 +71,23 @@ impl Supervisor {
     ///
     /// # Errors
     /// When the kernel does not let us watch over a child.
-    pub fn start(command: &[OsString], common: &Common, report: &File, ignore_quit: bool) -> io::Result<Supervisor> {
+    pub fn start(
+        command: &[OsString],
+        common: &Common,
+        report: &File,
+        deadline: Option<Instant>,
+    ) -> io::Result<Supervisor> {
         // an inherited "ignore" would have the kernel reap CMD, and its exit status with it
         sys::set_disposition(SIGCHLD, false);
         let signals = Signals::take()?;
+        // before CMD exists: whatever stops us from then on, we are woken
+        let wake_up = deadline.and_then(wake_at);
         let tree = Tree::new();
         prctl::set_child_subreaper(true)?;
         let files = OpenFiles::raise();
         let (ours, theirs) = UnixStream::pair()?;
         let us = nix::unistd::getpid().as_raw();
-        let start = Start { command, common, files, ignore_quit, report };
+        let start = Start { command, common, files, ignore_quit: super::on_a_terminal(), report };
         let mut for_child = Some((ours, theirs));
         let observer = sys::start(|| {
             let Some((_, theirs)) = for_child.take() else { return 1 };
@@ -101,13 +109,14 @@ impl Supervisor {
             outcome: None,
             survivors: None,
             stopped: false,
-            wake_up: None,
+            deadline,
+            _wake_up: wake_up,
         })
     }
 
     /// Waits for CMD's end, the deadline or SIGQUIT, passing signals on.
-    pub fn watch(&mut self, deadline: Option<Instant>) -> Event {
-        self.wake_up = deadline.and_then(wake_at);
+    pub fn watch(&mut self) -> Event {
+        let deadline = self.deadline;
         loop {
             self.hear();
             if let Some(how) = self.ended {
