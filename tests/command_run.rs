@@ -308,6 +308,16 @@ fn any_signal_to_us_is_the_commands() {
 }
 
 #[test]
+fn the_commands_end_is_not_missed_while_a_signal_is_passed_on() {
+    // we are the parent of the command's parent
+    let script = "read -r _ _ _ run _ < /proc/$PPID/stat; trap '' USR1; kill -USR1 $run; exit 3";
+    for _ in 0..30 {
+        let out = finish(start(&["--", "sh", "-c", script]));
+        assert_eq!(out.status.code(), Some(3), "{out:?}");
+    }
+}
+
+#[test]
 fn a_signal_to_our_group_reaches_the_command_once() {
     let script = "trap 'echo got USR1' USR1; trap 'exit 5' TERM; echo ready; while :; do sleep 0.01; done";
     let mut child = in_a_group_of_its_own(&["--", "sh", "-c", script]);

@@ -104,10 +104,12 @@ impl Observer {
         loop {
             self.count();
             self.look_at_children();
+            let mut drained = false;
             while let Some(order) = self.channel.receive() {
                 match order {
                     Order::Signals => {
                         self.count();
+                        drained = true;
                         let counts = std::mem::take(&mut self.counts);
                         self.channel.send(&Word::Signals(counts));
                     }
@@ -118,6 +120,10 @@ impl Observer {
             }
             if self.channel.closed {
                 return self.end(false);
+            }
+            if drained {
+                // the end of a child may be among what was just read: look before the next sleep
+                continue;
             }
             if self.nudging {
                 self.wake_run();

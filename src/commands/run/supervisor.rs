@@ -118,6 +118,8 @@ impl Supervisor {
     pub fn watch(&mut self) -> Event {
         let deadline = self.deadline;
         loop {
+            // signals first: one of them may tell of what is heard next
+            let came = self.came();
             self.hear();
             if let Some(how) = self.ended {
                 return Event::Ended(how);
@@ -128,10 +130,12 @@ impl Supervisor {
             if let (None, Some(why)) = (self.command, &self.observer_ended) {
                 return Event::Lost(why.clone());
             }
-            let came = self.came();
-            if !came.is_empty() && self.pass_on(came) {
-                self.hear();
-                return self.ended.map_or(Event::Asked, Event::Ended);
+            if !came.is_empty() {
+                if self.pass_on(came) {
+                    self.hear();
+                    return self.ended.map_or(Event::Asked, Event::Ended);
+                }
+                continue;
             }
             if deadline.is_some_and(|d| Instant::now() >= d) {
                 self.hear();
