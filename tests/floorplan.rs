@@ -30,7 +30,7 @@ struct Item {
 }
 
 /// `target`'s plain data: what a snapshot is made of. The doors and the `Target` trait are not in it.
-const TARGET_DATA: &[&str] = &["ThreadState", "Mapping", "Permissions", "Process", "Progress", "Descriptor"];
+const TARGET_DATA: &[&str] = &["ThreadState", "Mapping", "Permissions", "Process", "Progress", "Descriptor", "Inquiry"];
 
 const PLAN: &[Room] = &[
     Room { name: "units", imports: &[], items: &[], crates: &[] },

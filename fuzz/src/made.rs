@@ -94,6 +94,7 @@ impl Made {
                 parent: None,
                 caught: None,
                 descriptors: std::collections::BTreeMap::new(),
+                at_instant: Default::default(),
             },
             threads: Vec::new(),
             mappings: Vec::new(),

@@ -1,9 +1,9 @@
 //! The pause: all processes are held at one instant, read one after the other, and each is let go as soon as it may be.
 
 use super::{Captured, DiagnoseError, Options, Prepared, Taken};
-use crate::runtimes::Held;
+use crate::runtimes::{Held, kernel};
 use crate::target::live::{self, Live, LockLine, Released, StopLimits, Stopped, Undisturbed};
-use crate::target::{Mapping, Target, TargetError, minicore};
+use crate::target::{AtInstant, Mapping, Target, TargetError, minicore};
 use crate::unwind;
 use std::collections::BTreeMap;
 
@@ -25,6 +25,8 @@ pub(super) fn pause(
     // of processes that run on they would be those of another instant
     let all_held = !options.no_stop && !captured.partial;
     let file_locks = (wanted && all_held).then(live::read_file_locks);
+    // while all stand: what one did last is what another was seen waiting for
+    let instants: Vec<AtInstant> = prepared.iter().zip(&held).map(|(p, stopped)| ask(p, stopped.as_ref())).collect();
     for (now, p) in prepared.iter().enumerate() {
         if let Some(stopped) = held.get(now).and_then(Option::as_ref) {
             read(p, stopped, options);
@@ -36,8 +38,9 @@ pub(super) fn pause(
     let released: Vec<Option<Released>> = held.into_iter().map(|s| s.map(Stopped::release)).collect();
     drop(undisturbed);
     let mut taken = Vec::new();
-    for (mut p, released) in prepared.into_iter().zip(released) {
+    for ((mut p, released), at_instant) in prepared.into_iter().zip(released).zip(instants) {
         let Some(r) = released else { continue };
+        p.snapshot.process.at_instant = at_instant;
         warnings.extend(r.warnings);
         if !options.no_stop && !r.pause.is_zero() {
             captured.pause = captured.pause.max(Some(r.pause));
@@ -90,6 +93,13 @@ fn hold<'a>(
         });
     }
     held
+}
+
+/// Asks the kernel what has come of what the threads of a process wait for.
+fn ask(p: &Prepared, stopped: Option<&Stopped<'_>>) -> AtInstant {
+    let Some(stopped) = stopped else { return AtInstant::default() };
+    let (threads, memory) = (stopped.thread_states(), stopped.memory());
+    stopped.ask(&kernel::inquire(&Held { threads, snapshot: &p.snapshot, memory, locals: false }))
 }
 
 /// Reads what is wanted of one process. Once it is let go, reads fail at once.

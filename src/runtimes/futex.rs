@@ -4,6 +4,8 @@
 use crate::arch::Syscall;
 use crate::facts::Timeout;
 use crate::memory::{Memory, MemoryExt};
+use crate::snapshot::Snapshot;
+use crate::target::Mapping;
 use crate::units::Addr;
 
 /// A sleeping `futex(2)` or `futex_wait(2)`.
@@ -13,7 +15,7 @@ pub(crate) struct FutexWait {
     pub at: Addr,
     /// Which operation.
     pub op: Op,
-    /// Whether the word is private to the process (`FUTEX_PRIVATE_FLAG`).
+    /// Whether the call says that the word is private to the process (`FUTEX_PRIVATE_FLAG`).
     pub private: bool,
     /// The value the word had when the thread went to sleep (0 or 1 for the PI operations).
     pub value: u32,
@@ -37,6 +39,25 @@ pub(crate) enum Op {
 }
 
 const PRIVATE: u32 = 0x80;
+/// Of a lock the kernel knows: the owner's tid (Linux `include/uapi/linux/futex.h`).
+const FUTEX_TID_MASK: u32 = 0x3fff_ffff;
+
+/// Whether memory may be shared with another process. Mappings tell of a live process. A core does not say which are shared,
+/// but lists those of files, of which shared memory always has one.
+fn may_be_shared(snapshot: &Snapshot, at: Addr) -> bool {
+    let Some(mapping) = snapshot.mapping_at(at) else { return true };
+    let live = snapshot.mappings.iter().any(|m| m.inode != 0);
+    let lists_files = snapshot.mappings.iter().any(Mapping::is_file);
+    let private = !mapping.permissions.shared && (live || lists_files && !mapping.is_file());
+    !private
+}
+
+/// Whether an operation of `futex(2)`, as it stands in a register, waits for a word to change (`FUTEX_WAIT`,
+/// `FUTEX_WAIT_BITSET`), whatever its flags. It is an `int`: what stands in the upper half of the register is junk.
+pub(crate) fn is_plain_wait(operation: u64) -> bool {
+    const FLAGS: u64 = 0x80 | 0x100;
+    matches!(operation & u64::from(u32::MAX) & !FLAGS, 0 | 9)
+}
 
 impl FutexWait {
     /// `None` where the call is no futex, or one that does not sleep (a wake).
@@ -80,10 +101,27 @@ impl FutexWait {
         matches!(self.op, Op::Wait | Op::WaitBitset).then_some(self.value)
     }
 
-    /// The value the word has now, where it is not the one the thread went to sleep on: somebody has changed it since.
+    /// The value the word has now, where it is not the one the thread went to sleep on: somebody has changed it since. Of a
+    /// priority-inheriting lock: where it names no owner any more.
     pub fn changed(&self, memory: &dyn Memory) -> Option<u32> {
-        let slept_on = self.sleeps_on_value()?;
-        memory.read_u32(self.at).ok().filter(|now| *now != slept_on)
+        let now = memory.read_u32(self.at).ok()?;
+        let changed = match (self.op, self.sleeps_on_value()) {
+            (Op::LockPi, _) => now & FUTEX_TID_MASK == 0,
+            (_, Some(slept_on)) => now != slept_on,
+            (_, None) => false,
+        };
+        changed.then_some(now)
+    }
+
+    /// Whether the word has another value than the one the thread went to sleep on.
+    pub fn changed_word(&self, memory: &(impl Memory + ?Sized)) -> bool {
+        memory.read_u32(self.at).is_ok_and(|now| now != self.value)
+    }
+
+    /// Whether another process may wake the thread: without `FUTEX_PRIVATE_FLAG`, in memory that may be shared. The flag
+    /// alone does not tell: libstdc++ and libc++ leave it off in private memory, too.
+    pub fn may_be_shared(&self, snapshot: &Snapshot) -> bool {
+        !self.private && may_be_shared(snapshot, self.at)
     }
 
     /// Whether the wait has a time limit.
@@ -162,5 +200,44 @@ mod tests {
     fn upper_halves_of_int_arguments_are_junk() {
         let wait = futex(202, [0x1000, 0xffff_ffff_0000_0080, 0x1234_0000_0002, 0, 0, 0]).unwrap();
         assert_eq!((wait.op, wait.value), (Op::Wait, 2));
+    }
+    #[test]
+    fn the_flag_alone_does_not_tell_private_memory() {
+        use crate::runtimes::tests::MadeUp;
+        let mut made = MadeUp::new();
+        made.map(0x1000, 0x1000).map(0x8000, 0x1000);
+        let plain = futex(202, [0x1000, 0, 1, 0, 0, 0]).unwrap();
+        let flagged = futex(202, [0x1000, 0x80, 1, 0, 0, 0]).unwrap();
+        assert!(plain.may_be_shared(&made.snapshot), "nothing tells");
+        assert!(!flagged.may_be_shared(&made.snapshot));
+        // a core lists mappings of files, of which shared memory is one
+        made.snapshot.mappings[1].path = Some("/usr/lib/libc.so.6".into());
+        assert!(!plain.may_be_shared(&made.snapshot));
+        made.snapshot.mappings[0].path = Some("/dev/zero".into());
+        assert!(plain.may_be_shared(&made.snapshot));
+        // a live process tells
+        made.snapshot.mappings[0].inode = 7;
+        assert!(!plain.may_be_shared(&made.snapshot));
+        made.snapshot.mappings[0].permissions.shared = true;
+        assert!(plain.may_be_shared(&made.snapshot) && !flagged.may_be_shared(&made.snapshot));
+    }
+
+    #[test]
+    fn a_word_is_changed_where_it_is_another_or_names_no_owner() {
+        let mut m = Fake::new();
+        m.put_u32(Addr(0x1000), 2);
+        let changed = |op: u64, value: u64, m: &Fake| futex(202, [0x1000, op, value, 0, 0, 0]).unwrap().changed(m);
+        assert_eq!((changed(0x80, 2, &m), changed(0x80, 1, &m)), (None, Some(2)));
+        m.put_u32(Addr(0x1000), 0x8000_0007);
+        assert_eq!(changed(0x86, 0, &m), None);
+        m.put_u32(Addr(0x1000), 0x8000_0000);
+        assert_eq!(changed(0x86, 0, &m), Some(0x8000_0000));
+    }
+
+    #[test]
+    fn an_operation_is_an_int() {
+        for (operation, waits) in [(0x80, true), (0xdead_beef_0000_0189, true), (0x81, false), (0x1_0000_0006, false)] {
+            assert_eq!(is_plain_wait(operation), waits, "{operation:#x}");
+        }
     }
 }

@@ -57,6 +57,7 @@ impl MadeUp {
             parent: None,
             caught: None,
             descriptors: std::collections::BTreeMap::new(),
+            at_instant: Default::default(),
         };
         let snapshot = Snapshot {
             process,

@@ -11,7 +11,7 @@ pub mod output;
 use crate::arch::{Arch, Syscall, ThreadRegisters};
 use crate::memory::{FileBytes, Memory};
 use crate::units::{Addr, HostTid, Pid, Tid};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -38,6 +38,44 @@ pub struct Process {
     pub caught: Option<u64>,
     /// What it has open, where that is known: live processes only. A core does not tell.
     pub descriptors: BTreeMap<i32, Descriptor>,
+    /// What the kernel said of it while it was held. A core does not tell.
+    pub at_instant: AtInstant,
+}
+
+/// What the kernel says of a held process beyond its memory: whether what its threads wait for has come. Threads are stopped
+/// one after another, so one that was stopped late may have given what another was seen waiting for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct AtInstant {
+    /// The descriptors that were asked about, by number.
+    pub ready: BTreeMap<i32, Readiness>,
+    /// Children that have ended and are not collected yet, as our PID namespace numbers them.
+    pub ended: BTreeSet<Pid>,
+    /// Threads with a signal pending that they wait for or that would make them run a handler.
+    pub signalled: BTreeSet<HostTid>,
+    /// The signals the process has handlers for, the lowest bit for the first. Absent where that is not known.
+    pub caught: Option<u64>,
+}
+
+/// What to ask the kernel about a held process: of threads whose wait another thread may have ended since.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Inquiry {
+    /// Descriptors that threads wait on, as they were known before.
+    pub descriptors: BTreeMap<i32, Descriptor>,
+    /// Children of which the end is waited for, as our PID namespace numbers them.
+    pub children: BTreeSet<Pid>,
+    /// Whether a thread waits for the end of any child.
+    pub any_child: bool,
+    /// Threads that wait for signals, and which: the lowest bit for the first.
+    pub signals: BTreeMap<HostTid, u64>,
+}
+
+/// What a call on a descriptor would find.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Readiness {
+    /// Reading (accepting) would not wait: there is something, or the other end is closed.
+    pub to_read: bool,
+    /// Writing (connecting) would not wait: there is room, or the other end is closed.
+    pub to_write: bool,
 }
 
 /// An open file of a process.

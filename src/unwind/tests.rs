@@ -48,6 +48,12 @@ impl Target for Made {
             parent: None,
             caught: None,
             descriptors: std::collections::BTreeMap::new(),
+            at_instant: crate::target::AtInstant {
+                ready: std::collections::BTreeMap::new(),
+                ended: std::collections::BTreeSet::new(),
+                signalled: std::collections::BTreeSet::new(),
+                caught: None,
+            },
         };
         &NOBODY
     }

@@ -360,6 +360,7 @@ impl MadeTarget {
             parent: None,
             caught: None,
             descriptors: std::collections::BTreeMap::new(),
+            at_instant: Default::default(),
         };
         MadeTarget { process, modules }
     }

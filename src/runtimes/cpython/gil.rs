@@ -7,6 +7,7 @@ use super::offsets::{COND_SIZE, GilOffsets};
 use super::threads::Interpreter;
 use crate::arch::{Syscall, ThreadRegisters, x86_64};
 use crate::memory::{MemoryExt, ReadError};
+use crate::runtimes::futex::is_plain_wait;
 use crate::units::Addr;
 
 /// One GIL (`struct _gil_runtime_state`).
@@ -73,15 +74,11 @@ pub(super) enum GilCall {
 
 /// `futex` on x86-64.
 const FUTEX: u64 = 202;
-/// `FUTEX_WAIT` and `FUTEX_WAIT_BITSET`, flags aside (Linux `include/uapi/linux/futex.h`).
-const FUTEX_WAITS: [u64; 2] = [0, 9];
-/// The flags of a futex operation: private, realtime clock.
-const FUTEX_FLAGS: u64 = 128 | 256;
 
 /// The address a thread waits on by futex, if it does. A call the kernel restarts has lost its number but not its
 /// arguments.
 pub(super) fn futex_wait(syscall: &Syscall) -> Option<Addr> {
-    let is_wait = FUTEX_WAITS.contains(&(syscall.args[1] & !FUTEX_FLAGS));
+    let is_wait = is_plain_wait(syscall.args[1]);
     (syscall.number.is_none_or(|n| n == FUTEX) && is_wait).then_some(Addr(syscall.args[0]))
 }
 
@@ -89,8 +86,7 @@ pub(super) fn futex_wait(syscall: &Syscall) -> Option<Addr> {
 /// stand in its registers.
 pub(super) fn left_futex(registers: &ThreadRegisters) -> Option<Addr> {
     let operation = registers.file.read(x86_64::RSI)?;
-    let is_wait =
-        registers.syscall_register == Some(FUTEX.cast_signed()) && FUTEX_WAITS.contains(&(operation & !FUTEX_FLAGS));
+    let is_wait = registers.syscall_register == Some(FUTEX.cast_signed()) && is_plain_wait(operation);
     is_wait.then_some(Addr(registers.file.read(x86_64::RDI)?))
 }
 

@@ -11,7 +11,7 @@ use crate::facts::{
     Certainty, Evidence, Facts, Gap, Hold, Holder, Mode, Reentrancy, Resource, ResourceId, ResourceKind, Wait, Wakers,
 };
 use crate::layout::{FrameSignature, Layouts, StructLayout};
-use crate::memory::Memory;
+use crate::memory::MemoryExt;
 use crate::runtimes::View;
 use crate::runtimes::futex::{FutexWait, Op};
 use crate::units::{Addr, Tid};
@@ -35,17 +35,29 @@ pub(super) struct Scene<'a> {
     names: RefCell<HashMap<Addr, Option<String>>>,
 }
 
+/// Waiters of a condition variable that is being destroyed, told at most.
+const MAX_DESTROYED_FOR: usize = 64;
+
 /// What a thread was found to wait for.
 pub(super) struct Found {
     resource: Resource,
     mode: Mode,
     evidence: Vec<Evidence>,
     holds: Vec<Hold>,
+    /// Whether threads sleep on though the word has another value by now than the one they went to sleep on. Of most objects
+    /// nobody does when all is at rest (glibc 2.17 to 2.43): a condition's signals, a semaphore's value, a lock's 2 (`nptl/
+    /// pthread_cond_wait.c`, `sem_waitcommon.c`, `lowlevellock.h`).
+    sleeps_on: bool,
 }
 
 impl Found {
     pub(super) fn new(resource: Resource) -> Found {
-        Found { resource, mode: Mode::Exclusive, evidence: Vec::new(), holds: Vec::new() }
+        Found { resource, mode: Mode::Exclusive, evidence: Vec::new(), holds: Vec::new(), sleeps_on: false }
+    }
+
+    fn sleeping_on(mut self, sleeps_on: bool) -> Found {
+        self.sleeps_on = sleeps_on;
+        self
     }
 
     pub(super) fn because(mut self, text: impl Into<String>) -> Found {
@@ -63,23 +75,6 @@ impl Found {
         self.holds.extend(hold);
         self
     }
-}
-
-/// The value a thread's futex word has by now, where that says that the thread has been woken and has only not run since.
-///
-/// It says so of objects on whose word nobody sleeps with an older value when all is at rest: a condition's signals, a
-/// semaphore's value, a low-level lock's 2 (glibc 2.17 to 2.43: `nptl/pthread_cond_wait.c`, `sem_waitcommon.c`,
-/// `lowlevellock.h`). A robust mutex's word names its owner and changes under those who sleep on it, and so may a read-write
-/// lock's. A thread's tid is left to the list of threads: it lies in the thread's stack, of which gcore writes zeros where a
-/// guard page stops it (gdb 13, glibc since 2.42).
-fn changed_for_good(resource: &Resource, futex: &FutexWait, memory: &dyn Memory) -> Option<u32> {
-    const LOW_LEVEL_LOCKED: u32 = 2;
-    let says = match resource.kind {
-        ResourceKind::Condvar | ResourceKind::Semaphore => true,
-        ResourceKind::Rwlock | ResourceKind::ThreadExit => false,
-        _ => futex.value == LOW_LEVEL_LOCKED,
-    };
-    futex.changed(memory).filter(|_| says)
 }
 
 impl<'a> Scene<'a> {
@@ -121,7 +116,7 @@ impl<'a> Scene<'a> {
             let Some(found) = self.classify(index, futex, &frames) else { continue };
             let mut evidence = found.evidence;
             evidence.push(Evidence::new(futex.describe()));
-            if let Some(now) = changed_for_good(&found.resource, futex, self.view.memory) {
+            if let Some(now) = futex.changed(self.view.memory).filter(|_| !found.sleeps_on) {
                 facts.woken.insert(self.view.thread(index));
                 evidence
                     .push(Evidence::new(format!("the futex's word has become {now} meanwhile: it is about to go on")));
@@ -162,8 +157,9 @@ impl<'a> Scene<'a> {
             .or_else(|| self.arena(futex))
             .or_else(|| self.condvar(index, futex, true))
             .or_else(|| self.rwlock(futex, innermost))
-            .or_else(|| self.semaphore(futex))
-            .or_else(|| self.barrier(futex))
+            .or_else(|| self.destroyed_condvar(futex, frames))
+            .or_else(|| self.semaphore(futex, innermost))
+            .or_else(|| self.barrier(futex, innermost))
             .or_else(|| self.condvar(index, futex, false))
             .or_else(|| self.once(futex, innermost))
             .or_else(|| self.inner_lock(futex, frames))
@@ -185,19 +181,10 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Whether another process may share the object a thread sleeps on: its futex is no private one, and its memory is
-    /// shared, or nothing tells (a core does not, and then it knows no inode either).
-    fn may_be_shared(&self, at: Addr, futex: &FutexWait) -> bool {
-        let snapshot = self.view.snapshot;
-        let private = snapshot.mapping_at(at).is_some_and(|m| !m.permissions.shared)
-            && snapshot.mappings.iter().any(|m| m.inode != 0);
-        !futex.private && !private
-    }
-
     /// Any thread may end the wait; where nothing tells which processes' threads, it is the outside that does.
-    fn anyone(&self, found: Found, at: Addr, futex: &FutexWait) -> Found {
+    fn anyone(&self, found: Found, futex: &FutexWait) -> Found {
         let mut found = found.any();
-        if self.may_be_shared(at, futex) && matches!(found.resource.id, ResourceId::At(..)) {
+        if futex.may_be_shared(self.view.snapshot) && matches!(found.resource.id, ResourceId::At(..)) {
             found.resource.wakers = Wakers::Outside;
         }
         found
@@ -355,7 +342,9 @@ impl<'a> Scene<'a> {
             taken_at_managed: None,
             evidence: vec![Evidence::new(format!("thread {tid} has not ended: {evidence}"))],
         };
-        Some(Found::new(resource).because(evidence).held(Some(hold)))
+        // the word lies in the thread's stack, of which gcore writes zeros where a guard page stops it (gdb 13, glibc since
+        // 2.42): a thread that is listed has not ended
+        Some(Found::new(resource).because(evidence).held(Some(hold)).sleeping_on(true))
     }
 
     fn mutex(&self, index: usize, futex: &FutexWait, frames: &Frames<'_>, innermost: Innermost) -> Option<Found> {
@@ -364,7 +353,7 @@ impl<'a> Scene<'a> {
             return None;
         }
         let id = self.shared_at(mutex.at, !futex.private);
-        let shared = self.may_be_shared(mutex.at, futex);
+        let shared = futex.may_be_shared(self.view.snapshot);
         let named = self.means(frames, "waits", "mutex").is_some();
         let pair = self.pair_with_mutex(index, mutex.at);
         let owner = mutex.holder();
@@ -392,7 +381,9 @@ impl<'a> Scene<'a> {
         if mutex.count > 1 {
             found = found.because(format!("it is taken {} times over (`__count`)", mutex.count));
         }
-        Some(found.held(self.placed(hold, mutex.at)))
+        // who sleeps for a robust one sleeps on while it goes from one owner to the next
+        let sleeps_on = mutex.is_robust() && owner.is_some();
+        Some(found.held(self.placed(hold, mutex.at)).sleeping_on(sleeps_on))
     }
 
     /// The priority-inheriting mutex that the kernel would not let a thread wait for, since it would wait for itself
@@ -482,11 +473,14 @@ impl<'a> Scene<'a> {
                 (*base, None)
             }
         };
+        let layout = candidates.iter().find(|(b, _)| *b == base).map(|(_, layout)| *layout);
+        let old = layout.and_then(|layout| objects::old_condvar_signalled(memory, layout, base));
         let resource =
             Resource { idle: true, ..self.resource(self.shared_at(base, !futex.private), ResourceKind::Condvar, base) };
         let mut found = self
-            .anyone(Found::new(resource), base, futex)
-            .because(format!("the futex is part of the condition variable at {base}"));
+            .anyone(Found::new(resource), futex)
+            .because(format!("the futex is part of the condition variable at {base}"))
+            .sleeping_on(old == Some(false));
         if let (Some(mutex), Some((at, ..))) = (mutex, pair) {
             let name = self.name_of(mutex).map(|n| format!(" {n}")).unwrap_or_default();
             found = found.because(format!(
@@ -499,16 +493,19 @@ impl<'a> Scene<'a> {
     fn rwlock(&self, futex: &FutexWait, innermost: Innermost) -> Option<Found> {
         let lock = Rwlock::read(self.view.memory, self.decoder.layouts.rwlock?, futex, &self.owners)?;
         // bytes that only look like a rwlock name dead writers: libc itself must be what sleeps
-        if matches!(self.owners.by_tid(lock.writer), Some(Owner::Gone(_))) && innermost != Innermost::Libc {
+        let changed = futex.changed_word(self.view.memory);
+        let gone = matches!(self.owners.by_tid(lock.writer), Some(Owner::Gone(_)));
+        if (gone || changed) && innermost != Innermost::Libc {
             return None;
         }
-        let shared = self.may_be_shared(lock.at, futex);
+        let shared = futex.may_be_shared(self.view.snapshot);
         let id = self.shared_at(lock.at, lock.shared);
         let mut resource = self.resource(id, ResourceKind::Rwlock, lock.at);
         resource.reentrancy = Reentrancy::Plain;
         let wish = if lock.wants_to_read { "read" } else { "write" };
         let mut found =
             Found::new(resource).because(format!("the futex is part of the rwlock at {}, to {wish}", lock.at));
+        found.sleeps_on = lock.sleeps_on;
         found.mode = if lock.wants_to_read { Mode::Shared } else { Mode::Exclusive };
         if lock.writer != 0 {
             let hold = self.recorded(id, lock.at, "rwlock", "`__cur_writer`", lock.writer, shared);
@@ -522,19 +519,66 @@ impl<'a> Scene<'a> {
         Some(found)
     }
 
-    fn semaphore(&self, futex: &FutexWait) -> Option<Found> {
-        let (at, waiters) = objects::semaphore(self.view.memory, self.decoder.layouts.semaphore?, futex)?;
+    fn semaphore(&self, futex: &FutexWait, innermost: Innermost) -> Option<Found> {
+        let (at, value, waiters) = objects::semaphore(self.view.memory, self.decoder.layouts.semaphore?, futex)?;
+        // a word of another value is less like one
+        if value != 0 && innermost != Innermost::Libc {
+            return None;
+        }
         let id = self.shared_at(at, !futex.private);
         let resource = Resource { idle: true, ..self.resource(id, ResourceKind::Semaphore, at) };
-        let text = format!("the futex is a semaphore at {at}: value 0, {waiters} waiting");
-        Some(self.anyone(Found::new(resource), at, futex).because(text))
+        let text = format!("the futex is a semaphore at {at}: value {value}, {waiters} waiting");
+        Some(self.anyone(Found::new(resource), futex).because(text))
     }
 
-    fn barrier(&self, futex: &FutexWait) -> Option<Found> {
-        let (at, here, count) = objects::barrier(self.view.memory, self.decoder.layouts.barrier?, futex)?;
+    fn barrier(&self, futex: &FutexWait, innermost: Innermost) -> Option<Found> {
+        let barrier = objects::barrier(self.view.memory, self.decoder.layouts.barrier?, futex)?;
+        if barrier.passed && innermost != Innermost::Libc {
+            return None;
+        }
+        let (at, here, count) = (barrier.at, barrier.here, barrier.count);
         let id = self.shared_at(at, !futex.private);
         let resource = self.resource(id, ResourceKind::Barrier, at);
-        let text = format!("the futex is part of the barrier at {at}: {here} of {count} have arrived");
-        Some(self.anyone(Found::new(resource), at, futex).because(text))
+        let text = match barrier.passed {
+            false => format!("the futex is part of the barrier at {at}: {here} of {count} have arrived"),
+            true => format!("the futex is part of the barrier at {at}, the round of which is over"),
+        };
+        Some(self.anyone(Found::new(resource), futex).because(text))
+    }
+
+    /// A condition variable that is to be destroyed: it waits until those who wait on it have left.
+    fn destroyed_condvar(&self, futex: &FutexWait, frames: &Frames<'_>) -> Option<Found> {
+        let memory = self.view.memory;
+        let named = self.means(frames, "waits", "condvar's waiters").is_some();
+        let mut candidates = objects::destroyed_condvar(&self.decoder.layouts.condvars, futex)
+            .filter(|(base, layout)| objects::condvar_plausible(memory, layout, *base));
+        let (base, _) = candidates.next().filter(|_| named)?;
+        if candidates.any(|(other, _)| other != base) {
+            return None;
+        }
+        let of = self.name_of(base).unwrap_or_else(|| format!("at {base}"));
+        let id = self.at(futex.at);
+        let mut resource = self.resource(id, ResourceKind::Condvar, base);
+        resource.name = Some(format!("{of} under destruction"));
+        resource.reentrancy = Reentrancy::Plain;
+        let text = format!("the futex is `__wrefs` of the condition variable at {base}, which is being destroyed");
+        let waits_on_it = |thread: usize| {
+            let wait = self.futexes.get(thread).copied().flatten();
+            wait.is_some_and(|f| objects::condvar_bases(&self.decoder.layouts.condvars, &f).any(|(b, _)| b == base))
+        };
+        let mut found =
+            Found::new(resource).because(text).sleeping_on(memory.read_u32(futex.at).is_ok_and(|w| w >> 3 != 0));
+        for thread in (0..self.futexes.len()).filter(|t| waits_on_it(*t)).take(MAX_DESTROYED_FOR) {
+            found.holds.push(Hold {
+                holder: Holder::Thread(self.view.thread(thread)),
+                of: id,
+                mode: Mode::Shared,
+                certainty: Certainty::Witnessed,
+                taken_at: None,
+                taken_at_managed: None,
+                evidence: vec![Evidence::new(format!("thread {} waits on that condition variable", self.tid(thread)))],
+            });
+        }
+        Some(found)
     }
 }

@@ -140,8 +140,17 @@ impl<'a> Frames<'a> {
 
     /// What the frames outside the innermost signal handler mean: what the thread was at when the signal came.
     pub fn interrupted_meanings(&self) -> impl Iterator<Item = (FrameIx, &'static FrameSignature)> + '_ {
-        let from = self.frames.iter().position(|f| f.signal).map_or(self.frames.len(), |i| i + 1);
-        self.signatures(from..self.frames.len())
+        self.signatures(self.interrupted_from()..self.frames.len())
+    }
+
+    /// The first frame outside the innermost signal handler; the number of frames where there is none.
+    pub fn interrupted_from(&self) -> usize {
+        self.frames.iter().position(|f| f.signal).map_or(self.frames.len(), |i| i + 1)
+    }
+
+    /// How many of the innermost frames lie in glibc's libraries without a break.
+    pub fn inside(&self) -> usize {
+        self.inside
     }
 
     fn signatures(

@@ -4,22 +4,34 @@ use super::classify::{Found, Scene};
 use super::frames::{self, Frames, Innermost};
 use super::{heap_of, objects};
 use crate::facts::{Certainty, Evidence, Hold, Holder, Mode, Reentrancy, ResourceId, ResourceKind};
-use crate::layout::FrameSignature;
 use crate::memory::MemoryExt;
 use crate::runtimes::futex::{FutexWait, Op};
 use crate::units::{Addr, FrameIx};
 use std::collections::HashMap;
 
-/// Threads inside functions that keep a lock, by the lock's family; ascending.
-pub(super) type Families = HashMap<&'static str, Vec<Inside>>;
+/// Threads inside functions that keep a lock.
+#[derive(Default)]
+pub(super) struct Families {
+    /// By the lock's family; ascending.
+    inside: HashMap<&'static str, Vec<Inside>>,
+    /// Whether there are threads that may hold one though it does not show.
+    unseen: bool,
+}
 
 /// A thread inside functions of a family.
-pub(super) struct Inside {
+struct Inside {
     thread: usize,
-    /// The outermost such frame.
-    anywhere: Option<FrameIx>,
-    /// Likewise among the frames that a signal's handler interrupted.
+    /// The outermost frame by which it may hold a lock of the family.
+    keeps: Option<FrameIx>,
+    /// The outermost frame of the family among those that a signal's handler interrupted.
     interrupted: Option<FrameIx>,
+    /// Whether it takes the family's locks one after the other (`fork`): which of them it has does not show.
+    doubtful: bool,
+}
+
+/// Whether a thread sleeps as for one of libc's own locks (glibc `sysdeps/nptl/lowlevellock.h`).
+fn is_inner_wait(futex: &FutexWait) -> bool {
+    futex.op == Op::Wait && futex.private && futex.value == 2
 }
 
 /// Words of `pthread_once` that are looked for on all stacks at most.
@@ -28,7 +40,7 @@ const MAX_ONCE_WORDS: usize = 64;
 impl Scene<'_> {
     /// A lock of glibc that records its owner as a `struct pthread` pointer: a `FILE`'s, the list of files', `exit`'s.
     pub(super) fn io_lock(&self, futex: &FutexWait, frames: &Frames<'_>) -> Option<Found> {
-        if futex.op != Op::Wait || !futex.private || futex.value != 2 {
+        if !is_inner_wait(futex) {
             return None;
         }
         let (owner, _) = objects::io_lock(self.view.memory, self.decoder.layouts.io_lock?, futex.at, &self.owners)?;
@@ -89,11 +101,21 @@ impl Scene<'_> {
         Some(if number >= 0 { format!("the FILE of fd {number}") } else { format!("the FILE at {at}") })
     }
 
-    /// A malloc arena's lock: by its place at the start of a heap that points back at it, or by the empty bins that follow
-    /// it, which point at themselves.
+    /// A malloc arena's lock.
     pub(super) fn arena(&self, futex: &FutexWait) -> Option<Found> {
-        let lock = futex.op == Op::Wait && futex.private && futex.value == 2;
-        if !lock {
+        let (text, main) = self.arena_at(futex)?;
+        let mut resource = self.resource(self.at(futex.at), ResourceKind::AllocatorLock, futex.at);
+        let name = if main { "malloc's main arena".to_owned() } else { format!("malloc's arena at {}", futex.at) };
+        resource.name = Some(name);
+        resource.reentrancy = Reentrancy::Plain;
+        let hold = self.by_family(futex, resource.id, "malloc");
+        Some(Found::new(resource).because(text).held(hold))
+    }
+
+    /// Whether the futex is a malloc arena's lock, by its place at the start of a heap that points back at it, or by the empty
+    /// bins that follow it, which point at themselves: how it is known, and whether it is the main arena.
+    fn arena_at(&self, futex: &FutexWait) -> Option<(String, bool)> {
+        if !is_inner_wait(futex) {
             return None;
         }
         let by_heap = || {
@@ -107,16 +129,7 @@ impl Scene<'_> {
             let bins = self.in_libc(futex.at) && objects::bins_follow(self.view.memory, futex.at);
             bins.then(|| format!("the futex at {} is the mutex of malloc's main arena: its bins follow it", futex.at))
         };
-        let (text, main) = match by_heap() {
-            Some(text) => (text, false),
-            None => (by_bins()?, true),
-        };
-        let mut resource = self.resource(self.at(futex.at), ResourceKind::AllocatorLock, futex.at);
-        let name = if main { "malloc's main arena".to_owned() } else { format!("malloc's arena at {}", futex.at) };
-        resource.name = Some(name);
-        resource.reentrancy = Reentrancy::Plain;
-        let hold = self.by_family(futex, resource.id, "malloc");
-        Some(Found::new(resource).because(text).held(hold))
+        by_heap().map(|text| (text, false)).or_else(|| Some((by_bins()?, true)))
     }
 
     fn seen_in(&self, frames: &Frames<'_>) -> String {
@@ -140,8 +153,7 @@ impl Scene<'_> {
 
     /// One of libc's inner locks: a bare word without an owner, named by the functions that wait for it.
     pub(super) fn inner_lock(&self, futex: &FutexWait, frames: &Frames<'_>) -> Option<Found> {
-        let lock = futex.op == Op::Wait && futex.private && futex.value == 2;
-        if !lock || !self.in_libc(futex.at) {
+        if !is_inner_wait(futex) || !self.in_libc(futex.at) {
             return None;
         }
         let signature = frames.meanings().map(|(_, s)| s).find(|s| s.means.word("family").is_some());
@@ -163,25 +175,31 @@ impl Scene<'_> {
         Some(Found::new(resource).because(text).because(self.seen_in(frames)).held(hold))
     }
 
-    /// The one thread that is inside a function of the same family without waiting for this word, or was inside one when
-    /// a signal came whose handler now waits for it.
+    /// The one thread that can hold the lock at this word, by elimination.
     fn by_family(&self, futex: &FutexWait, of: ResourceId, family: &str) -> Option<Hold> {
         self.once_for_all(of, || self.find_by_family(futex, of, family))
     }
 
+    /// The one thread that is inside a function of the family, beneath what it sleeps for: a thread that sleeps for one lock of
+    /// a family holds none of it by the function it sleeps in. Nothing is said while a thread may hold one unseen.
     fn find_by_family(&self, futex: &FutexWait, of: ResourceId, family: &str) -> Option<Hold> {
         // let go of since the waiter fell asleep, and the waiter not woken yet
         if self.view.memory.read_u32(futex.at) == Ok(0) {
             return None;
         }
-        let mut inside = self.families().get(family).into_iter().flatten().filter_map(|i| {
-            let waits_here = self.futexes.get(i.thread).copied().flatten().is_some_and(|f| f.at == futex.at);
-            Some((i.thread, if waits_here { i.interrupted } else { i.anywhere }?, waits_here))
-        });
-        let (holder, at, waits_here) = inside.next()?;
-        if inside.next().is_some() {
+        let families = self.families();
+        if families.unseen {
             return None;
         }
+        let mut inside = families.inside.get(family).into_iter().flatten().filter_map(|i| {
+            let waits_here = self.futexes.get(i.thread).copied().flatten().is_some_and(|f| f.at == futex.at);
+            Some((i, if waits_here { i.interrupted } else { i.keeps }?, waits_here))
+        });
+        let (holder, at, waits_here) = inside.next()?;
+        if inside.next().is_some() || holder.doubtful {
+            return None;
+        }
+        let holder = holder.thread;
         let name = Frames::of(self.view, holder).name(at);
         let name = name.as_deref().unwrap_or("libc");
         let (tid, ix) = (self.tid(holder), at.0);
@@ -204,24 +222,73 @@ impl Scene<'_> {
     /// Who is inside functions of which family: all threads are looked through once, however many locks are waited for.
     fn families(&self) -> &Families {
         self.families.get_or_init(|| {
-            let mut families = Families::new();
-            for thread in 0..self.view.snapshot.threads.len() {
-                let frames = Frames::of(self.view, thread);
-                let mut note = |ix, signature: &'static FrameSignature, is_interrupted: bool| {
-                    let Some(family) = signature.means.word("family") else { return };
-                    let list = families.entry(family).or_default();
-                    if list.last().is_none_or(|i: &Inside| i.thread != thread) {
-                        list.push(Inside { thread, anywhere: None, interrupted: None });
-                    }
-                    if let Some(inside) = list.last_mut() {
-                        *(if is_interrupted { &mut inside.interrupted } else { &mut inside.anywhere }) = Some(ix);
-                    }
-                };
-                frames.all_meanings().for_each(|(ix, signature)| note(ix, signature, false));
-                frames.interrupted_meanings().for_each(|(ix, signature)| note(ix, signature, true));
+            let threads = 0..self.view.snapshot.threads.len();
+            let mut families = Families {
+                unseen: self.view.snapshot.unlisted || threads.clone().any(|t| self.may_hold_unseen(t)),
+                ..Families::default()
+            };
+            for thread in threads {
+                self.note_families(thread, &mut families.inside);
             }
             families
         })
+    }
+
+    /// Whether a thread may hold one of libc's locks though no function tells: it is in libc and not asleep, where functions
+    /// without names call one another and take locks and give them back, or nobody knows where it is.
+    fn may_hold_unseen(&self, thread: usize) -> bool {
+        let Some(state) = self.view.snapshot.threads.get(thread) else { return true };
+        if matches!(state.state, Some('Z' | 'X' | 'x')) || self.view.syscall(thread).is_some() {
+            return false;
+        }
+        let frames = Frames::of(self.view, thread);
+        state.registers.is_none() || frames.inside() > 0 || frames.innermost(self.decoder.dynamic) == Innermost::Unknown
+    }
+
+    fn note_families(&self, thread: usize, families: &mut HashMap<&'static str, Vec<Inside>>) {
+        let frames = Frames::of(self.view, thread);
+        let asleep_for = self.family_slept_for(thread, &frames);
+        let calls_back = frames.interrupted_from().min(frames.inside());
+        let mut note = |family: &'static str, ix: FrameIx, doubtful: bool| {
+            let list = families.entry(family).or_default();
+            if list.last().is_none_or(|i: &Inside| i.thread != thread) {
+                list.push(Inside { thread, keeps: None, interrupted: None, doubtful: false });
+            }
+            let Some(inside) = list.last_mut() else { return };
+            let outside = usize::try_from(ix.0).is_ok_and(|ix| ix >= calls_back);
+            if outside || asleep_for != Some(family) || doubtful {
+                inside.keeps = Some(ix);
+                inside.doubtful |= doubtful;
+            }
+        };
+        for (ix, signature) in frames.all_meanings() {
+            if let Some(family) = signature.means.word("family") {
+                note(family, ix, false);
+            }
+            // how many of them it has by now does not show
+            for family in signature.means.words("takes in turn") {
+                note(family, ix, true);
+            }
+        }
+        for (ix, signature) in frames.interrupted_meanings() {
+            if let Some(family) = signature.means.word("family")
+                && let Some(inside) = families.get_mut(family).and_then(|l| l.last_mut()).filter(|i| i.thread == thread)
+            {
+                inside.interrupted = Some(ix);
+            }
+        }
+    }
+
+    /// The family of the inner lock a thread sleeps for.
+    fn family_slept_for(&self, thread: usize, frames: &Frames<'_>) -> Option<&'static str> {
+        let futex = self.futexes.get(thread).copied().flatten()?;
+        if !is_inner_wait(&futex) {
+            return None;
+        }
+        if self.arena_at(&futex).is_some() {
+            return Some("malloc");
+        }
+        frames.meanings().find_map(|(_, s)| s.means.word("family")).filter(|_| self.in_libc(futex.at))
     }
 
     /// `pthread_once` in progress elsewhere: the holder is the thread whose libc frames still carry the same word.

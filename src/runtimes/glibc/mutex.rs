@@ -121,6 +121,11 @@ impl Mutex {
         self.is(PRIO_INHERIT)
     }
 
+    /// Whether it survives its owner's end: it names its owner in the word that threads sleep on.
+    pub fn is_robust(&self) -> bool {
+        self.is(ROBUST)
+    }
+
     /// Whether processes may share it.
     pub fn may_be_shared(&self) -> bool {
         self.is(PSHARED) || self.is(ROBUST)

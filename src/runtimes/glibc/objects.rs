@@ -22,20 +22,23 @@ pub(super) struct Rwlock {
     pub wants_to_read: bool,
     /// Whether it may be shared between processes.
     pub shared: bool,
+    /// Whether the word slept on may change without waking the sleeper, and has not come to what wakes it.
+    pub sleeps_on: bool,
 }
 
 /// `readers`: a reader phase is over, a writer phase is on.
 const WRPHASE: u32 = 1;
 /// `readers`: a writer holds it or is the first to wait.
 const WRLOCKED: u32 = 2;
+/// `readers`: readers that are not counted sleep on this word until writers are done, where writers are preferred.
+const RWAITING: u32 = 4;
 /// `readers`: where the count of readers begins.
 const READER_SHIFT: u32 = 3;
-/// The futex words: the state is 1, and somebody sleeps.
-const FUTEX_USED: u32 = 2;
 
 impl Rwlock {
     /// Reads the lock a sleeper waits for: readers sleep on the word at +8, writers on +12, or on +8 once they are first
-    /// and wait for readers to leave. Source: glibc nptl/pthread_rwlock_common.c.
+    /// and wait for readers to leave. Where writers are preferred, readers sleep at +0 before a writer that waits for other
+    /// readers. Source: glibc nptl/pthread_rwlock_common.c.
     pub fn read(
         memory: &(impl Memory + ?Sized),
         layout: &StructLayout,
@@ -49,14 +52,19 @@ impl Rwlock {
         if futex.op != Op::WaitBitset {
             return None;
         }
-        let phase = layout.offset("__wrphase_futex")?;
-        let queue = layout.offset("__writers_futex")?;
-        let on_phase = futex.at.0.is_multiple_of(8);
-        let base = Addr(futex.at.0.checked_sub(if on_phase { phase } else { queue })?);
+        let word = match (futex.at.0.is_multiple_of(8), futex.value) {
+            (true, 2..=3) => "__wrphase_futex",
+            (false, 3) => "__writers_futex",
+            (true, r) if r & (WRPHASE | WRLOCKED | RWAITING) == WRLOCKED | RWAITING && r >> READER_SHIFT > 0 => {
+                "__readers"
+            }
+            _ => return None,
+        };
+        let base = Addr(futex.at.0.checked_sub(layout.offset(word)?)?);
         let image = layout.read(memory, base)?;
-        let word = |field: &str| u32::try_from(image.word(field)?).ok();
-        let (readers, writers) = (word("__readers")?, word("__writers")?);
-        let (phase, queue) = (word("__wrphase_futex")?, word("__writers_futex")?);
+        let read = |field: &str| u32::try_from(image.word(field)?).ok();
+        let (readers, writers) = (read("__readers")?, read("__writers")?);
+        let (phase, queue) = (read("__wrphase_futex")?, read("__writers_futex")?);
         let writer = image.int("__cur_writer")?;
         let count = readers >> READER_SHIFT;
         let sane = plain_rwlock(&image)?
@@ -66,18 +74,29 @@ impl Rwlock {
             && writers & 0x7fff_ffff < MAX_USERS
             && (writer == 0 || readers & WRLOCKED != 0 && owners.by_tid(writer).is_some());
         let writer_phase = readers & WRPHASE != 0;
-        let wants_to_read = match (on_phase, futex.value) {
+        let locked = readers & WRLOCKED != 0;
+        // once the word has changed, the thread has been woken and what it slept for may be gone
+        let changed = futex.changed_word(memory);
+        let (wants_to_read, fits) = match (word, futex.value) {
             // a reader waits for the writer phase to end, registered in the count
-            (true, 3) if writer_phase && count > 0 => true,
+            ("__wrphase_futex", 3) => (true, writer_phase && count > 0),
             // the first writer waits for the writer phase to begin
-            (true, 2) if readers & WRLOCKED != 0 => false,
+            ("__wrphase_futex", _) => (false, locked),
             // further writers wait for the first; they are counted only where writers are preferred
-            (false, 3) if readers & WRLOCKED != 0 => false,
-            _ => return None,
+            ("__writers_futex", _) => (false, locked),
+            // a reader lets writers go first, not registered in the count
+            _ => (true, image.word("__flags")? != 0),
         };
-        let asleep = if on_phase { phase } else { queue } & FUTEX_USED != 0;
+        let wants_on = word == "__readers" && !writer_phase && locked && readers & RWAITING != 0 && count > 0;
         let readers = if writer_phase { 0 } else { count };
-        (sane && asleep).then_some(Rwlock { at: base, writer, readers, wants_to_read, shared: !futex.private })
+        (sane && (fits || changed)).then_some(Rwlock {
+            at: base,
+            writer,
+            readers,
+            wants_to_read,
+            shared: !futex.private,
+            sleeps_on: wants_on,
+        })
     }
 
     fn read_before_2_25(
@@ -101,6 +120,7 @@ impl Rwlock {
             readers,
             wants_to_read,
             shared: !futex.private,
+            sleeps_on: false,
         })
     }
 }
@@ -175,12 +195,12 @@ pub(super) fn condvar_plausible(memory: &(impl Memory + ?Sized), layout: &Struct
     plausible().unwrap_or(false)
 }
 
-/// A semaphore: its value and how many wait. Source: glibc nptl/sem_waitcommon.c (64-bit atomics).
+/// A semaphore: where it lies, its value and how many wait. Source: glibc nptl/sem_waitcommon.c (64-bit atomics).
 pub(super) fn semaphore(
     memory: &(impl Memory + ?Sized),
     layout: &StructLayout,
     futex: &FutexWait,
-) -> Option<(Addr, u32)> {
+) -> Option<(Addr, u32, u32)> {
     if futex.value != 0 || futex.op != Op::WaitBitset || !futex.at.0.is_multiple_of(8) {
         return None;
     }
@@ -188,17 +208,25 @@ pub(super) fn semaphore(
     let word = |field: &str| u32::try_from(image.word(field)?).ok();
     let (value, waiters, private) = (word("value")?, word("nwaiters")?, image.int("private")?);
     // private is the flag xored into futex operations: 0 private, 128 shared
-    let sane = value == 0 && (1..MAX_USERS).contains(&waiters) && private == if futex.private { 0 } else { 0x80 };
-    sane.then_some((futex.at, waiters))
+    let sane = (1..MAX_USERS).contains(&waiters) && private == if futex.private { 0 } else { 0x80 };
+    (sane && i32::try_from(value).is_ok()).then_some((futex.at, value, waiters))
 }
 
-/// A barrier: where it lies, how many have arrived in this round and how many it takes.
-/// Source: glibc nptl/pthread_barrier_wait.c.
-pub(super) fn barrier(
-    memory: &(impl Memory + ?Sized),
-    layout: &StructLayout,
-    futex: &FutexWait,
-) -> Option<(Addr, u32, u32)> {
+/// A barrier as it stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Barrier {
+    /// Where it lies.
+    pub at: Addr,
+    /// How many have arrived in this round.
+    pub here: u32,
+    /// How many it takes.
+    pub count: u32,
+    /// Whether the round that the thread sleeps for is over.
+    pub passed: bool,
+}
+
+/// A barrier. Source: glibc nptl/pthread_barrier_wait.c.
+pub(super) fn barrier(memory: &(impl Memory + ?Sized), layout: &StructLayout, futex: &FutexWait) -> Option<Barrier> {
     if futex.op != Op::Wait || futex.timed() {
         return None;
     }
@@ -208,8 +236,37 @@ pub(super) fn barrier(
     let (arrived, round, count, out) = (word("in")?, word("current_round")?, word("count")?, word("out")?);
     let here = arrived.checked_sub(round)?;
     let shared = image.int("shared")? == if futex.private { 0 } else { 0x80 };
-    let sane = futex.value == round && (1..count).contains(&here) && count < MAX_USERS && out <= round;
-    (sane && shared && round.checked_rem(count) == Some(0)).then_some((base, here, count))
+    let passed = futex.value != round;
+    // how many it takes to pass is what rounds count by
+    let rounds = [round, futex.value].iter().all(|r| r.checked_rem(count) == Some(0));
+    let sane = (passed || (1..count).contains(&here)) && here <= count && count < MAX_USERS && out <= arrived;
+    (sane && shared && rounds).then_some(Barrier { at: base, here, count, passed })
+}
+
+/// The condition variable whose waiters a thread waits for, to destroy it: it sleeps on `__wrefs`, where bit 2 says that it is
+/// being destroyed and the waiters are counted from bit 3. Source: glibc nptl/pthread_cond_destroy.c, since 2.25.
+pub(super) fn destroyed_condvar<'a>(
+    layouts: &'a [&'a StructLayout],
+    futex: &'a FutexWait,
+) -> impl Iterator<Item = (Addr, &'a StructLayout)> {
+    let waits = futex.op == Op::Wait && !futex.timed() && futex.value & 4 != 0 && (8..MAX_USERS).contains(&futex.value);
+    layouts.iter().filter(move |_| waits).filter_map(|layout| {
+        let base = Addr(futex.at.0.checked_sub(layout.offset("__wrefs")?)?);
+        base.0.is_multiple_of(8).then_some((base, *layout))
+    })
+}
+
+/// Whether threads that sleep on a condition of before 2.25 have been woken: some signals were sent that nobody has taken
+/// yet. Its word counts waits, too, and so changes under those who sleep on. Source: glibc 2.17 to 2.24
+/// nptl/pthread_cond_wait.c.
+pub(super) fn old_condvar_signalled(
+    memory: &(impl Memory + ?Sized),
+    layout: &StructLayout,
+    base: Addr,
+) -> Option<bool> {
+    layout.field("__futex")?;
+    let image = layout.read(memory, base)?;
+    Some(image.word("__wakeup_seq")? > image.word("__woken_seq")?)
 }
 
 /// The lock of a `FILE`, of the list of all, or of `exit`: a word, a depth and a pointer to the owner's `struct pthread`.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::facts::{Certainty, Holder, Reentrancy, ResourceId, ResourceKind, Timeout, Wakers};
+use crate::facts::{Certainty, Holder, Mode, Reentrancy, ResourceId, ResourceKind, Timeout, Wakers};
 use crate::runtimes::tests::{MadeUp, pthread_of, sp_of};
 use crate::units::{ProcessIx, ThreadRef, Tid};
 
@@ -308,4 +308,89 @@ fn a_semaphore_that_may_be_shared_is_posted_from_outside() {
     made.snapshot.mappings[0].inode = 7;
     let facts = made.decode(&decoder("2.36"));
     assert_eq!(facts.resources[0].wakers, Wakers::AnyThread);
+}
+
+#[test]
+fn a_reader_that_lets_writers_go_first_sleeps_on_the_count_of_readers() {
+    // one reader has it, a writer waits for it to leave, and a second reader for the writer: __flags says writers first
+    let words = [0xe, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0];
+    let mut made = made_up();
+    words.iter().enumerate().for_each(|(i, w)| {
+        made.memory.put_u32(Addr(HEAP + 4 * i as u64), *w);
+    });
+    made.thread(100, wait(HEAP, 0x189, 0xe));
+    made.thread(101, wait(HEAP + 8, 0x189, 2));
+    let facts = made.decode(&decoder("2.36"));
+    let modes: Vec<_> = facts.waits.iter().map(|w| (w.on, w.mode)).collect();
+    let at = ResourceId::At(ProcessIx(0), Addr(HEAP));
+    assert_eq!(modes, [(at, Mode::Shared), (at, Mode::Exclusive)]);
+    assert!(facts.woken.is_empty());
+}
+
+#[test]
+fn what_readers_of_a_rwlock_sleep_on_changes_under_them() {
+    let rwlock = |readers: u32| {
+        let mut made = made_up();
+        [readers, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0].iter().enumerate().for_each(|(i, w)| {
+            made.memory.put_u32(Addr(HEAP + 4 * i as u64), *w);
+        });
+        made.thread(100, wait(HEAP, 0x189, 0x16));
+        let layouts = &decoder("2.36").layouts;
+        let futex = FutexWait::parse(&made.snapshot.threads[0].syscall.unwrap()).unwrap();
+        let owners = super::owners::Owners::read(&made.snapshot, &made.memory, layouts.pthread);
+        objects::Rwlock::read(&made.memory, layouts.rwlock.unwrap(), &futex, &owners).map(|r| r.sleeps_on)
+    };
+    assert_eq!(rwlock(0x16), Some(true), "two readers have it");
+    assert_eq!(rwlock(0x0e), Some(true), "one has left: nobody is woken");
+    assert_eq!(rwlock(0x03), Some(false), "the writer has it: all are woken");
+}
+
+#[test]
+fn a_barrier_that_was_passed_and_a_semaphore_that_was_posted_are_known_by_their_words() {
+    let mut made = made_up();
+    made.memory.put(Addr(HEAP), &[0; 0x200]);
+    made.memory.put_u32(Addr(HEAP), 1).put_u32(Addr(HEAP + 4), 2);
+    let layouts = decoder("2.36").layouts;
+    let futex = |args| FutexWait::parse(&crate::arch::Syscall { number: Some(202), args }).unwrap();
+    let semaphore = objects::semaphore(&made.memory, layouts.semaphore.unwrap(), &futex([HEAP, 0x189, 0, 0, 0, 0]));
+    assert_eq!(semaphore, Some((Addr(HEAP), 1, 2)));
+    // in, current_round, count, shared, out: three have come and gone, and one is back
+    for (i, word) in [4, 3, 3, 0, 3].iter().enumerate() {
+        made.memory.put_u32(Addr(HEAP + 0x100 + 4 * i as u64), *word);
+    }
+    let at =
+        |value| objects::barrier(&made.memory, layouts.barrier.unwrap(), &futex([HEAP + 0x104, 0x80, value, 0, 0, 0]));
+    assert_eq!(at(0).map(|b| (b.here, b.count, b.passed)), Some((1, 3, true)));
+    assert_eq!(at(3).map(|b| b.passed), Some(false));
+    assert_eq!(at(1).map(|b| b.passed), None, "no round begins there");
+}
+
+#[test]
+fn a_condition_of_old_changes_under_those_who_sleep_on_it() {
+    // since the first slept on 1, a second came: __futex 2, two waits, none woken
+    let mut made = made_up();
+    made.memory.put(Addr(HEAP), &[0; 0x400]);
+    made.memory.put_u32(Addr(HEAP + 4), 2).put_u64(Addr(HEAP + 8), 2).put_u32(Addr(HEAP + 40), 4);
+    made.thread(100, wait(HEAP + 4, 0x189, 1));
+    let facts = made.decode(&decoder("2.23"));
+    assert_eq!((facts.resources[0].kind, facts.woken.len()), (ResourceKind::Condvar, 0));
+    // one signal was sent and not taken yet
+    made.memory.put_u64(Addr(HEAP + 16), 1);
+    assert_eq!(made.decode(&decoder("2.23")).woken.len(), 1);
+}
+
+#[test]
+fn a_robust_mutex_that_went_to_another_owner_wakes_nobody_else() {
+    let mut made = made_up();
+    made.thread(100, wait(HEAP, 0, 0x8000_0000 | 102));
+    made.thread(101, None);
+    mutex(&mut made, HEAP, [0x8000_0000 | 101, 1, 101, 1, 0x90]);
+    let facts = made.decode(&decoder("2.36"));
+    assert_eq!((facts.holds[0].holder, facts.woken.len()), (thread(1), 0));
+    // a plain one that was given back
+    let mut made = made_up();
+    made.thread(100, wait(HEAP, 0x80, 2));
+    made.thread(101, None);
+    mutex(&mut made, HEAP, [1, 0, 101, 1, 0]);
+    assert_eq!(made.decode(&decoder("2.36")).woken.len(), 1);
 }

@@ -6,7 +6,10 @@
 pub mod between;
 mod calls;
 pub mod forked;
+mod instant;
 mod opening;
+
+pub use instant::inquire;
 
 use super::futex::FutexWait;
 use super::{Decoder, Held, Runtime, View};
@@ -56,6 +59,7 @@ impl Decoder for KernelDecoder {
                 // a restarted call: poll, a sleep, or a futex
                 None => wanted.extend([poll_set(&call), (Addr(call.args[0]), 16), (Addr(call.args[2]), 16)]),
             }
+            wanted.extend(known.and_then(|c| instant::mask_at(c, &call)).map(|at| (at, 8)));
             if let Some(at) = known.and_then(|c| limit_at(c.limit, &call)) {
                 wanted.push((at, 16));
             }
@@ -71,6 +75,7 @@ impl Decoder for KernelDecoder {
                 if let Some(opening) = opening::of(view, index) {
                     facts.openings.insert(wait.thread, opening);
                 }
+                self.note_over(view, index, &mut facts);
                 facts.resources.push(resource);
                 facts.waits.push(wait);
             }
@@ -139,6 +144,18 @@ struct Named {
 }
 
 impl KernelDecoder {
+    /// Notes a thread whose wait is over by what the kernel says of this instant, or whose futex has another value by now.
+    fn note_over(&self, view: &View<'_>, index: usize, facts: &mut Facts) {
+        let Some(syscall) = view.syscall(index) else { return };
+        let over = syscall.number.and_then(calls::find).and_then(|call| instant::over(view, index, call, &syscall));
+        if over.is_some() {
+            facts.woken.insert(view.thread(index));
+        }
+        if FutexWait::parse(&syscall).is_some_and(|f| f.changed(view.memory).is_some()) {
+            facts.changed.insert(view.thread(index));
+        }
+    }
+
     fn wait_of(&self, view: &View<'_>, index: usize) -> Option<(Wait, Resource)> {
         let thread = view.snapshot.threads.get(index)?;
         let dead_slow = thread.state == Some('D');
@@ -180,6 +197,7 @@ impl KernelDecoder {
         // a semaphore that was posted, say: the thread has only not run since, and needs nobody
         let changed = futex.and_then(|f| f.changed(view.memory));
         evidence.extend(changed.map(|now| Evidence::new(format!("the futex's word has become {now} meanwhile"))));
+        evidence.extend(instant::over(view, index, call, &syscall).map(Evidence::new));
         if let Some(wchan) = thread.wchan.as_deref().filter(|w| !w.is_empty() && *w != "0") {
             evidence.push(Evidence::new(format!("asleep in the kernel's {wchan}")));
         }
@@ -203,22 +221,14 @@ impl KernelDecoder {
             reentrancy: Reentrancy::Unknown,
             wakers: match call.kind {
                 ResourceKind::Futex if changed.is_some() => Wakers::Outside,
-                // in memory that is shared another process may wake it; of a set each word has flags of its own
-                ResourceKind::Futex if futex.is_some_and(|f| f.private || is_own_memory(view, f.at)) => {
-                    Wakers::AnyThread
-                }
+                // in memory that may be shared another process may wake it, and of a set each word is one of its own
+                ResourceKind::Futex if futex.is_some_and(|f| !f.may_be_shared(view.snapshot)) => Wakers::AnyThread,
                 _ => Wakers::Outside,
             },
             idle: call.idle && !dead_slow,
         };
         Some((wait, resource))
     }
-}
-
-/// Whether an address lies in memory that no other process sees: libstdc++ waits for a `std::future` without
-/// `FUTEX_PRIVATE_FLAG` (`__atomic_futex_unsigned_base`), as older libraries do.
-fn is_own_memory(view: &View<'_>, at: Addr) -> bool {
-    view.snapshot.mapping_at(at).is_some_and(|m| !m.permissions.shared)
 }
 
 /// The open file that a call reads or writes.

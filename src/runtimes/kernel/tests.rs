@@ -220,3 +220,41 @@ fn threads_beyond_the_list_of_a_child_may_end_it() {
         assert_eq!(facts.holds.iter().filter(|h| h.holder == Holder::Process(Pid(500))).count(), rest, "{threads}");
     }
 }
+
+#[test]
+fn what_came_since_a_thread_was_seen_to_wait_wakes_it() {
+    use crate::target::Readiness;
+    let mut made = MadeUp::new();
+    made.thread(100, Some((0, [3, 0x5000, 1, 0, 0, 0])));
+    made.thread(101, Some((1, [4, 0x5000, 1, 0, 0, 0])));
+    made.thread(102, Some((61, [4711, 0, 0, 0, 0, 0])));
+    made.memory.put_u32(Addr(0x6000), 3).put_u32(Addr(0x6004), 1);
+    made.thread(103, Some((7, [0x6000, 1, u64::MAX, 0, 0, 0])));
+    let woken = |made: &MadeUp| decode(made).woken.iter().map(|t| t.thread).collect::<Vec<_>>();
+    assert!(woken(&made).is_empty());
+    let instant = &mut made.snapshot.process.at_instant;
+    instant.ready.insert(3, Readiness { to_read: false, to_write: true });
+    instant.ready.insert(4, Readiness { to_read: true, to_write: false });
+    assert!(woken(&made).is_empty(), "the other way round it is nothing they wait for");
+    let instant = &mut made.snapshot.process.at_instant;
+    instant.ready.insert(3, Readiness { to_read: true, to_write: false });
+    instant.ready.insert(4, Readiness { to_read: false, to_write: true });
+    instant.ended.insert(Pid(4711));
+    assert_eq!(woken(&made), [0, 1, 2, 3]);
+}
+
+#[test]
+fn a_plain_futex_that_changed_wakes_and_one_that_is_known_does_not() {
+    let mut made = MadeUp::new();
+    made.memory.put_u32(Addr(0x5000), 1);
+    made.thread(100, Some((202, [0x5000, 0x80, 0, 0, 0, 0])));
+    let mut facts = decode(&made);
+    assert_eq!((facts.changed.len(), facts.woken.len()), (1, 0));
+    let known = facts.clone();
+    between::join(&[], &between::Around::default(), &mut facts);
+    assert_eq!(facts.woken.len(), 1);
+    let mut facts = known;
+    facts.resources[0].kind = ResourceKind::Mutex;
+    between::join(&[], &between::Around::default(), &mut facts);
+    assert!(facts.woken.is_empty());
+}

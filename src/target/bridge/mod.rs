@@ -486,6 +486,7 @@ fn process(line: &Arc<Line>, told: &Told, beside: &Beside, mappings: &[Mapping])
         parent: None,
         caught: proc("status").and_then(|bytes| proc::parse_status(&bytes).caught),
         descriptors: std::collections::BTreeMap::new(),
+        at_instant: Default::default(),
     }
 }
 

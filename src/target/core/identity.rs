@@ -46,6 +46,7 @@ pub(super) fn process(notes: &Notes, mappings: &[Mapping], memory: &Segments) ->
         parent: notes.own.parent.clone(),
         caught: notes.own.caught,
         descriptors: std::collections::BTreeMap::new(),
+        at_instant: Default::default(),
     }
 }
 

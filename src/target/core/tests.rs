@@ -65,6 +65,7 @@ fn made() -> Made {
         parent: Some(Parent { pid: Pid(999), threads: vec![(Tid(999), "odd\tname".into()), (Tid(1001), "w".into())] }),
         caught: Some(0x4002),
         descriptors: std::collections::BTreeMap::new(),
+        at_instant: Default::default(),
     };
     let futex = [(15, 202), (10, (-512i64) as u64), (14, 0x50_0010), (16, 0x40_1050), (19, 0x60_0ff0), (21, 0x50_0800)];
     let mut gone = thread(1003, 4, &[]);

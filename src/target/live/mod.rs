@@ -6,6 +6,7 @@
 //! - [`Live::stop`] holds it: every thread seized, interrupted and read, until [`Stopped`] is released or dropped.
 //! - [`Live::observe`] gives the same without stopping anything, for `--no-stop` and where ptrace is refused.
 
+mod at_instant;
 mod bounded;
 mod descriptors;
 mod family;
@@ -110,6 +111,7 @@ impl Live {
                 parent: parent(&stat),
                 caught: status.caught,
                 descriptors: descriptors::read_descriptors(&directory),
+                at_instant: Default::default(),
             },
             remote: Guarded::open(&directory, number),
             files: Arc::new(files::ProcessFiles::new(directory.clone(), exe)),

@@ -115,6 +115,8 @@ pub(in crate::target) struct Status {
     pub involuntary: Option<u64>,
     /// Signals with a handler, the lowest bit for the first.
     pub caught: Option<u64>,
+    /// Signals pending for the thread or for its process.
+    pub pending: u64,
 }
 
 /// Parses `status`; what is absent stays `None` (`NSpid` came with Linux 4.1).
@@ -131,6 +133,7 @@ pub(in crate::target) fn parse_status(bytes: &[u8]) -> Status {
             "Uid" => s.users = parse_four(value),
             "Gid" => s.groups = parse_four(value),
             "SigCgt" => s.caught = u64::from_str_radix(value, 16).ok(),
+            "SigPnd" | "ShdPnd" => s.pending |= u64::from_str_radix(value, 16).unwrap_or(0),
             "CapEff" => s.capabilities = u64::from_str_radix(value, 16).ok(),
             "Seccomp" => s.seccomp = value.parse().ok(),
             "voluntary_ctxt_switches" => s.voluntary = value.parse().ok(),
