@@ -398,9 +398,6 @@ pub struct Facts {
     /// Threads asleep on a futex whose word has another value by now than the one they went to sleep on. Who knows the object
     /// the word is part of says whether that wakes them; of a word that nobody knows it does.
     pub changed: BTreeSet<ThreadRef>,
-    /// The signals that run functions of each process: those it has handlers for, less those of faults and of its runtimes
-    /// themselves; the lowest bit for the first. A process that is absent is one of which it is not known.
-    pub caught: BTreeMap<ProcessIx, u64>,
     /// Locks that a runtime keeps around a wait and gives back while it lasts (the mutex around a condition variable), by
     /// lock: what is waited for. A thread that waits for that and still has the lock is between two waits and lets go of it
     /// at once.
@@ -441,7 +438,6 @@ impl Facts {
         self.device_calls.extend(other.device_calls);
         self.woken.extend(other.woken);
         self.changed.extend(other.changed);
-        self.caught.extend(other.caught);
         self.given_back.extend(other.given_back);
         self.devices.extend(other.devices);
         for (process, handlers) in other.handlers {

@@ -52,8 +52,6 @@ pub struct AtInstant {
     pub ended: BTreeSet<Pid>,
     /// Threads with a signal pending that they wait for or that would make them run a handler.
     pub signalled: BTreeSet<HostTid>,
-    /// The signals the process has handlers for, the lowest bit for the first. Absent where that is not known.
-    pub caught: Option<u64>,
 }
 
 /// What to ask the kernel about a held process: of threads whose wait another thread may have ended since.

@@ -52,7 +52,6 @@ impl Target for Made {
                 ready: std::collections::BTreeMap::new(),
                 ended: std::collections::BTreeSet::new(),
                 signalled: std::collections::BTreeSet::new(),
-                caught: None,
             },
         };
         &NOBODY

@@ -25,7 +25,7 @@ struct Inside {
     keeps: Option<FrameIx>,
     /// The outermost frame of the family among those that a signal's handler interrupted.
     interrupted: Option<FrameIx>,
-    /// Whether it takes the family's locks one after the other (`fork`): which of them it has does not show.
+    /// Whether it takes the family's locks one after the other (`fork`): which of them it has while it sleeps does not show.
     doubtful: bool,
 }
 
@@ -181,22 +181,21 @@ impl Scene<'_> {
     }
 
     /// The one thread that is inside a function of the family, beneath what it sleeps for: a thread that sleeps for one lock of
-    /// a family holds none of it by the function it sleeps in. Nothing is said while a thread may hold one unseen.
+    /// a family holds none of it by the function it sleeps in. While threads are at work inside libc, one of them may hold it
+    /// unseen: then only one of these is believed, which goes on by itself.
     fn find_by_family(&self, futex: &FutexWait, of: ResourceId, family: &str) -> Option<Hold> {
         // let go of since the waiter fell asleep, and the waiter not woken yet
         if self.view.memory.read_u32(futex.at) == Ok(0) {
             return None;
         }
         let families = self.families();
-        if families.unseen {
-            return None;
-        }
         let mut inside = families.inside.get(family).into_iter().flatten().filter_map(|i| {
             let waits_here = self.futexes.get(i.thread).copied().flatten().is_some_and(|f| f.at == futex.at);
             Some((i, if waits_here { i.interrupted } else { i.keeps }?, waits_here))
         });
         let (holder, at, waits_here) = inside.next()?;
-        if inside.next().is_some() || holder.doubtful {
+        let at_work = self.may_hold_unseen(holder.thread);
+        if inside.next().is_some() || !at_work && (families.unseen || holder.doubtful) {
             return None;
         }
         let holder = holder.thread;

@@ -166,7 +166,6 @@ fn is_of_our_namespace(snapshot: &Snapshot) -> bool {
 pub fn join(snapshots: &[Snapshot], around: &Around, facts: &mut Facts) {
     find_owners(snapshots, &around.gone, facts);
     wake_the_unknown(facts);
-    note_handlers(snapshots, facts);
     name_file_locks(snapshots, &around.file_locks, facts);
     super::opening::name_fifos(&around.fifos, facts);
     let wanted: BTreeSet<ResourceId> = facts.waits.iter().map(|w| w.on).collect();
@@ -224,16 +223,6 @@ fn wake_the_unknown(facts: &mut Facts) {
     facts.woken.extend(facts.changed.difference(&known));
 }
 
-/// Which signals run functions of each process.
-fn note_handlers(snapshots: &[Snapshot], facts: &mut Facts) {
-    for (p, snapshot) in (0..).map(ProcessIx).zip(snapshots) {
-        if let Some(caught) = snapshot.process.at_instant.caught {
-            let caught = surprising(caught, Some(p), facts);
-            facts.caught.insert(p, caught);
-        }
-    }
-}
-
 /// Signals whose handlers run for what the thread itself does, or are libc's own (32 and 33).
 const NO_SURPRISE: u64 = bit(4) | bit(5) | bit(6) | bit(7) | bit(8) | bit(11) | bit(13) | bit(31) | bit(32) | bit(33);
 const SIGINT: u32 = 2;
@@ -244,20 +233,12 @@ const fn bit(signal: u32) -> u64 {
 
 /// Whether a signal may make the process run a function of its own, whatever its threads wait for.
 fn catches_signals(pid: Pid, snapshots: &[Snapshot], around: &Around, facts: &Facts) -> bool {
-    let index = snapshots.iter().position(|s| s.process.pid == pid).and_then(|i| u32::try_from(i).ok()).map(ProcessIx);
-    // of a process of the run it is known for the instant itself
-    match index.and_then(|i| facts.caught.get(&i)) {
-        Some(caught) => *caught != 0,
-        None => around.caught.get(&pid).is_none_or(|caught| surprising(*caught, index, facts) != 0),
-    }
-}
-
-/// Of the signals a process catches those that run functions of the program.
-fn surprising(caught: u64, process: Option<ProcessIx>, facts: &Facts) -> u64 {
+    let Some(caught) = around.caught.get(&pid) else { return true };
+    let index = snapshots.iter().position(|s| s.process.pid == pid).and_then(|i| u32::try_from(i).ok());
     // the interpreter catches SIGINT for KeyboardInterrupt; it tells whether the program has handlers
-    let handlers = process.and_then(|p| facts.handlers.get(&p));
+    let handlers = index.and_then(|i| facts.handlers.get(&ProcessIx(i)));
     let interpreters = if handlers.is_some_and(Vec::is_empty) { bit(SIGINT) } else { 0 };
-    caught & !NO_SURPRISE & !interpreters
+    caught & !NO_SURPRISE & !interpreters != 0
 }
 
 fn threads_of(snapshots: &[Snapshot], index: usize) -> impl Iterator<Item = ThreadRef> + '_ {

@@ -36,7 +36,7 @@ impl Stopped<'_> {
         let (ready, calls) = readiness(pid, &inquiry.descriptors);
         let ended = self.ended_children(inquiry);
         // each file: open, read, close
-        let files = 1 + inquiry.signals.len().min(MAX_SIGNALLED) + inquiry.children.len().min(MAX_CHILDREN);
+        let files = inquiry.signals.len().min(MAX_SIGNALLED) + inquiry.children.len().min(MAX_CHILDREN);
         self.live.remote.remote.calls.fetch_add(calls + 3 * files as u64, Ordering::Relaxed);
         AtInstant {
             ready,
@@ -47,7 +47,6 @@ impl Stopped<'_> {
                 .take(MAX_SIGNALLED)
                 .filter_map(|(t, m)| self.is_signalled(*t, *m))
                 .collect(),
-            caught: super::read_caught_signals(pid.0),
         }
     }
 
