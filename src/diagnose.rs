@@ -15,6 +15,7 @@ use crate::facts::{Facts, Gap, Hold, Holder, Opening, PolledFile, ResourceId, Ru
 use crate::graph::Graph;
 use crate::memory::{Kept, Memory};
 use crate::runtimes::kernel::between::{Around, FileLock, LockCall, Questions, owners_elsewhere};
+use crate::runtimes::kernel::stopped::Terminal;
 use crate::runtimes::{self, Decoder, Held, Running, View, kernel};
 use crate::snapshot::{Snapshot, WithImages};
 use crate::target::bridge::Bridge;
@@ -323,7 +324,23 @@ fn look_around(processes: &[Understood], gone: BTreeSet<i32>) -> Around {
         p.facts.polled.iter().take(MAX_PATHS).filter_map(found).collect::<Vec<_>>()
     };
     let polled = processes.iter().flat_map(polled).collect();
-    Around { readers, writers, unread, caught, children, gone, file_locks, fifos, polled, ..Around::default() }
+    let stopped = |p: &&Understood| p.snapshot.threads.iter().any(|t| t.state == Some('T'));
+    let terminal = |p: &Understood| Some((p.snapshot.process.pid, live::read_terminal(p.snapshot.process.pid)?));
+    let terminals = processes.iter().filter(stopped).filter_map(terminal);
+    let terminals = terminals.map(|(pid, (group, foreground))| (pid, Terminal { group, foreground })).collect();
+    Around {
+        readers,
+        writers,
+        unread,
+        caught,
+        children,
+        gone,
+        file_locks,
+        fifos,
+        polled,
+        terminals,
+        ..Around::default()
+    }
 }
 
 /// Diagnoses a core.
@@ -492,8 +509,7 @@ fn think(
     kernel::between::join(&snapshots, &around, &mut facts);
     kernel::forked::join(&snapshots, &stacks, &mut facts);
     runtimes::cpython::process_pools::join(&snapshots, &mut facts);
-    for s in snapshots.iter().filter(|s| !s.threads.is_empty() && s.threads.iter().all(|t| t.state == Some('T'))) {
-        let pid = s.process.pid;
+    for pid in kernel::stopped::join(&snapshots, &around.terminals, &mut facts) {
         facts
             .notes
             .push(format!("process {pid} is stopped by a signal (state T): it does nothing until kill -CONT {pid}"));

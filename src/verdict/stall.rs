@@ -231,7 +231,7 @@ fn is_for_others(look: &Look<'_>, wait: &Wait) -> bool {
     let Some(resource) = look.graph.resource(wait.on) else { return false };
     let kind = match resource.kind {
         ResourceKind::ProcessExit => true,
-        ResourceKind::Pipe | ResourceKind::Socket | ResourceKind::FileIo => !resource.idle,
+        ResourceKind::Signal | ResourceKind::Pipe | ResourceKind::Socket | ResourceKind::FileIo => !resource.idle,
         _ => false,
     };
     let full = resource.kind == ResourceKind::Pipe;

@@ -37,6 +37,8 @@ pub struct Around {
     pub polled: BTreeMap<ResourceId, u64>,
     /// The inodes of the FIFOs that threads blocked in `open` open.
     pub fifos: BTreeMap<ThreadRef, u64>,
+    /// The places of stopped processes at their terminals.
+    pub terminals: BTreeMap<Pid, super::stopped::Terminal>,
     /// Threads that did not move since the look before; absent where this is the first.
     pub still: Option<BTreeSet<ThreadRef>>,
 }

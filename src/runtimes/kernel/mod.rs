@@ -8,6 +8,7 @@ mod calls;
 pub mod forked;
 mod instant;
 mod opening;
+pub mod stopped;
 
 pub use instant::inquire;
 

@@ -26,7 +26,7 @@ pub use descriptors::{PipeEnds, ends_of};
 pub use family::{children, descendants};
 pub use parsers::parse_all;
 pub use paths::{fifo_of, file_of};
-pub use proc::{LockLine, is_gone, read_caught_signals, read_file_locks};
+pub use proc::{LockLine, is_gone, read_caught_signals, read_file_locks, read_terminal};
 pub use refusal::ptrace_refusal;
 pub use stopped::{Released, StopLimits, Stopped, stop_all};
 pub use undisturbed::Undisturbed;

@@ -5,7 +5,7 @@
 
 use crate::arch::Syscall;
 use crate::target::{Mapping, Permissions, Progress};
-use crate::units::{Addr, HostTid, Tid};
+use crate::units::{Addr, HostTid, Pid, Tid};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::signal;
@@ -90,6 +90,20 @@ pub(in crate::target) fn parse_stat(bytes: &[u8]) -> Option<Stat> {
         ticks: number(11)?.saturating_add(number(12)?),
         began: number(19)?,
     })
+}
+
+/// The process group of a process, and the group in the foreground of its controlling terminal; `None` where it has none.
+#[must_use]
+pub fn read_terminal(pid: Pid) -> Option<(i32, i32)> {
+    parse_terminal(&read_short(Path::new(&format!("/proc/{pid}/stat"))).ok()?)
+}
+
+/// Fields after the name: 2 process group, 4 controlling terminal, 5 its foreground group (proc_pid_stat(5)).
+fn parse_terminal(stat: &[u8]) -> Option<(i32, i32)> {
+    let text = String::from_utf8_lossy(stat);
+    let rest: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace().take(6).collect();
+    let number = |i: usize| rest.get(i)?.parse::<i32>().ok();
+    (number(4)? != 0).then_some((number(2)?, number(5)?))
 }
 
 /// What `/proc/…/status` says.
@@ -453,6 +467,13 @@ pub(super) fn read_wchan(tasks: &Path, host_tid: HostTid) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_place_at_the_terminal() {
+        assert_eq!(parse_terminal(b"7 (a) b (c)) T 42 70 7 34816 55 0"), Some((70, 55)));
+        assert_eq!(parse_terminal(b"7 (a) T 42 70 7 0 -1 0"), None, "no terminal");
+        assert_eq!(parse_terminal(b"7 (a) T 42"), None);
+    }
 
     #[test]
     fn a_name_with_parentheses_does_not_shift_the_fields() {

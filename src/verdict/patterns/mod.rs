@@ -32,6 +32,7 @@ mod pipe_full;
 mod pipe_silent;
 mod pool_self_wait;
 mod signal_handler_relock;
+mod terminal_stop;
 
 use super::{Component, Look, Voice, plain};
 use crate::facts::{Certainty, Entered, Hold, ManagedFrame, Mode, ResourceId, ResourceKind, Wait};
@@ -63,6 +64,7 @@ pub const ALL: &[Pattern] = &[
     callback_under_lock::PATTERN,
     lock_order_inversion::PATTERN,
     lost_result::PATTERN,
+    terminal_stop::PATTERN,
     lost_wakeup::PATTERN,
     outside_wait::GPU,
     outside_wait::PEER,
