@@ -5,6 +5,7 @@
 //! So a file is first found without being opened (`O_PATH`), and opened only when it is seen to be a regular one.
 
 use super::bounded;
+use super::fuse::FuseMounts;
 use super::guarded::PATIENCE;
 use crate::memory::FileBytes;
 use crate::target::{Files, Mapping, TargetError};
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Opens the files of one process.
+#[derive(Clone)]
 pub(super) struct ProcessFiles(Arc<Places>);
 
 /// Where its files are found.
@@ -30,12 +32,13 @@ struct Places {
     exe: Option<PathBuf>,
     /// Directories of separate debug files that were named to us.
     debug_directories: Vec<PathBuf>,
+    mounts: Arc<FuseMounts>,
 }
 
 impl ProcessFiles {
     /// For the process one of whose living threads has this `/proc` directory.
-    pub(super) fn new(directory: PathBuf, exe: Option<PathBuf>) -> ProcessFiles {
-        ProcessFiles(Arc::new(Places { directory, exe, debug_directories: Vec::new() }))
+    pub(super) fn new(directory: PathBuf, exe: Option<PathBuf>, mounts: Arc<FuseMounts>) -> ProcessFiles {
+        ProcessFiles(Arc::new(Places { directory, exe, debug_directories: Vec::new(), mounts }))
     }
 
     /// The same, with more directories of separate debug files, most wanted first.
@@ -117,12 +120,18 @@ impl Files for ProcessFiles {
     fn open(&self, mapping: &Mapping) -> Result<FileBytes, TargetError> {
         let (places, wanted) = (Arc::clone(&self.0), mapping.clone());
         let silent = || Err(failed(mapping.path.as_deref().unwrap_or(Path::new("?")), SILENT));
+        if mapping.path.as_deref().is_some_and(|path| !self.0.mounts.answers(path)) {
+            return silent();
+        }
         bounded::run(PATIENCE, move || places.open(&wanted)).unwrap_or_else(silent)
     }
 
     fn open_path(&self, path: &Path) -> Result<FileBytes, TargetError> {
         let (places, wanted) = (Arc::clone(&self.0), path.to_path_buf());
         let silent = || Err(failed(path, SILENT));
+        if !self.0.mounts.answers(path) {
+            return silent();
+        }
         bounded::run(PATIENCE, move || places.open_path(&wanted)).unwrap_or_else(silent)
     }
 
@@ -204,7 +213,9 @@ mod tests {
     fn own() -> (ProcessFiles, Vec<Mapping>) {
         let exe = std::fs::read_link("/proc/self/exe").ok();
         let pid = std::process::id();
-        let files = ProcessFiles::new(PathBuf::from(format!("/proc/{pid}/task/{pid}")), exe);
+        let directory = PathBuf::from(format!("/proc/{pid}/task/{pid}"));
+        let mounts = Arc::new(FuseMounts::of(&directory));
+        let files = ProcessFiles::new(directory, exe, mounts);
         (files, parse_maps(&std::fs::read("/proc/self/maps").unwrap()))
     }
 

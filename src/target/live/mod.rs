@@ -11,6 +11,7 @@ mod bounded;
 mod descriptors;
 mod family;
 mod files;
+mod fuse;
 mod guarded;
 mod observed;
 mod parsers;
@@ -54,7 +55,7 @@ pub struct Live {
     /// `/proc/PID/task/TID` of a thread that lived when it was opened: the leader may have ended before the others.
     directory: PathBuf,
     remote: Guarded,
-    files: Arc<dyn Files>,
+    files: files::ProcessFiles,
     /// The mappings as last read.
     mappings: Mutex<Option<Arc<Vec<Mapping>>>>,
     warnings: Vec<String>,
@@ -89,9 +90,11 @@ impl Live {
             return Err(TargetError::KernelThread(pid));
         }
         let directory = if stat.is_dead() { find_living(&tasks).ok_or(TargetError::Zombie(pid))? } else { leader };
-        warnings.extend(check_arch(&directory, process)?);
         let number = directory.file_name().and_then(OsStr::to_str).and_then(|n| n.parse().ok()).unwrap_or(process.0);
         let exe = std::fs::read_link(directory.join("exe")).ok().map(without_deleted);
+        let mounts = Arc::new(fuse::FuseMounts::of(&directory));
+        let answers = exe.as_deref().is_none_or(|exe| mounts.answers(exe));
+        warnings.extend(check_arch(&directory, process, answers)?);
         let auxv = proc::read_file(&directory.join("auxv")).unwrap_or_default();
         // it lies on the program's own stack
         let cmdline = directory.join("cmdline");
@@ -114,7 +117,7 @@ impl Live {
                 at_instant: Default::default(),
             },
             remote: Guarded::open(&directory, number),
-            files: Arc::new(files::ProcessFiles::new(directory.clone(), exe)),
+            files: files::ProcessFiles::new(directory.clone(), exe, mounts),
             tasks,
             directory,
             mappings: Mutex::new(None),
@@ -125,8 +128,7 @@ impl Live {
     /// The same process, with more directories of separate debug files (`--debug-dir`), most wanted first.
     #[must_use]
     pub fn with_debug_directories(mut self, directories: Vec<PathBuf>) -> Live {
-        let files = files::ProcessFiles::new(self.directory.clone(), self.process.exe.clone());
-        self.files = Arc::new(files.with_debug_directories(directories));
+        self.files = self.files.with_debug_directories(directories);
         self
     }
 
@@ -281,7 +283,7 @@ impl Target for Live {
     }
 
     fn files(&self) -> Arc<dyn Files> {
-        Arc::clone(&self.files)
+        Arc::new(self.files.clone())
     }
 
     fn warnings(&self) -> Vec<String> {
@@ -330,15 +332,15 @@ fn find_living(tasks: &Path) -> Option<PathBuf> {
     proc::read_tasks(tasks).ok()?.into_iter().map(|t| tasks.join(t.to_string())).find(alive)
 }
 
-/// Looks at the program's ELF header: class and machine. A program that cannot be read may still be looked at: gives why.
-fn check_arch(directory: &Path, pid: Pid) -> Result<Option<String>, TargetError> {
+/// Looks at the program's ELF header: class and machine, where its file system `answers`. A program that cannot be read may still be looked at: gives why.
+fn check_arch(directory: &Path, pid: Pid, answers: bool) -> Result<Option<String>, TargetError> {
     let exe = directory.join("exe");
     let read = move || {
         use std::io::Read;
         let mut head = [0u8; 20];
         std::fs::File::open(exe)?.read_exact(&mut head).map(|()| head)
     };
-    let head = match bounded::run(guarded::PATIENCE, read) {
+    let head = match answers.then(|| bounded::run(guarded::PATIENCE, read)).flatten() {
         Some(Ok(head)) => head,
         Some(Err(e)) => {
             return match e.raw_os_error().map(Errno::from_raw) {
