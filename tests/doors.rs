@@ -65,7 +65,8 @@ fn main() -> ExitCode {
             let since = expect.since.as_ref().is_none_or(|since| p.is_since(since));
             since && expect.until.as_ref().is_none_or(|until| p.is_until(until))
         };
-        let places: Vec<Place> = places.iter().filter(old_enough).cloned().collect();
+        let here = |p: &&Place| !expect.is_of_host() || (p.root.is_none() && !p.own_pids);
+        let places: Vec<Place> = places.iter().filter(old_enough).filter(here).cloned().collect();
         for place in places.iter().filter(|p| everywhere || !expect.is_python() || is_first_of_minor(p, &places)) {
             for (variant, args) in expect.variants() {
                 let expect = expect.at(place);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 #[derive(Deserialize, Clone)]
 #[serde(deny_unknown_fields)]
 pub struct Expect {
-    /// `c`, `c++` or `python`.
+    /// `c`, `c++`, `rust` or `python`.
     language: String,
     /// More words for the compiler.
     #[serde(default)]
@@ -138,6 +138,11 @@ impl Expect {
     pub fn at(&self, place: &Place) -> &Expect {
         let without_gil = place.minor().is_some_and(|m| m.ends_with('t'));
         self.free_threaded.as_deref().filter(|_| without_gil).unwrap_or(self)
+    }
+
+    /// Whether only this machine can build and run it: the roots have no Rust compiler, and older C libraries.
+    pub fn is_of_host(&self) -> bool {
+        self.language == "rust"
     }
 
     pub fn is_python(&self) -> bool {

@@ -22,15 +22,15 @@ pub fn sample_names() -> Vec<String> {
         .expect("the samples")
         .flatten()
         // a program whose `expect.toml` is missing is noticed where that is read
-        .filter(|e| ["program.c", "program.cpp", "program.py"].iter().any(|p| e.path().join(p).is_file()))
+        .filter(|e| ["program.c", "program.cpp", "program.rs", "program.py"].iter().any(|p| e.path().join(p).is_file()))
         .map(|e| e.file_name().to_string_lossy().into_owned())
         .collect();
     names.sort();
     names
 }
 
-/// Builds one sample into `target/samples/{host,oldest}/NAME`: `program.c` and `program.cpp` become `program`, `lib*.c` and
-/// `lib*.cpp` shared objects; `*.py` is copied. What is newer than its sources stays. The directory.
+/// Builds one sample into `target/samples/{host,oldest}/NAME`: `program.c`, `program.cpp` and `program.rs` become `program`,
+/// `lib*.c` and `lib*.cpp` shared objects; `*.py` is copied. What is newer than its sources stays. The directory.
 pub fn build(name: &str, flags: &[String], toolchain: Toolchain, oldest: Option<&Root>) -> Result<PathBuf, String> {
     // two tests of one program want the same sample at once: the second must not take the first's half-made one
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -45,7 +45,7 @@ pub fn build(name: &str, flags: &[String], toolchain: Toolchain, oldest: Option<
         let target = match source.extension().and_then(|e| e.to_str()) {
             Some("py") => into.join(entry.file_name()),
             Some("c" | "cpp") if stem.starts_with("lib") => into.join(format!("{stem}.so")),
-            Some("c" | "cpp") => into.join(&stem),
+            Some("c" | "cpp" | "rs") => into.join(&stem),
             _ => continue,
         };
         let shared = [home().join("samples/ready.h"), sources.join("expect.toml")];
@@ -57,6 +57,9 @@ pub fn build(name: &str, flags: &[String], toolchain: Toolchain, oldest: Option<
             std::fs::copy(&source, &target).map_err(|e| e.to_string())?;
         } else {
             match toolchain {
+                Toolchain::Host if source.extension().is_some_and(|e| e == "rs") => {
+                    compile_rust(&source, &target, flags)?
+                }
                 Toolchain::Host => compile_on_host(&source, &target, flags)?,
                 Toolchain::OldestRoot => {
                     let root = oldest.ok_or("needs the bullseye root, whose compiler builds for all roots")?;
@@ -105,6 +108,21 @@ pub fn compile_on_host(source: &Path, target: &Path, flags: &[String]) -> Result
     let words = compiler(source, &making, flags);
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
+    finish(command, source)?;
+    std::fs::rename(&making, target).map_err(|e| e.to_string())
+}
+
+/// Compiles one Rust program, with what `ready.h` exports linked to it.
+fn compile_rust(source: &Path, target: &Path, flags: &[String]) -> Result<(), String> {
+    let making = target.with_file_name(format!("making-{}", std::process::id()));
+    let ready = target.with_file_name("ready.o");
+    let header = home().join("samples/ready.h");
+    let mut command = Command::new("cc");
+    command.args(["-std=gnu11", "-O2", "-fPIC", "-DREADY_EXPORT", "-x", "c", "-c", "-o"]).arg(&ready).arg(&header);
+    finish(command, &header)?;
+    let mut command = Command::new("rustc");
+    command.args(["--edition=2024", "-O", "-Dwarnings", "-o"]).arg(&making).arg(source);
+    command.arg(format!("-Clink-arg={}", ready.display())).args(flags);
     finish(command, source)?;
     std::fs::rename(&making, target).map_err(|e| e.to_string())
 }
