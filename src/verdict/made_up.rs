@@ -36,6 +36,8 @@ pub(crate) struct Made {
     pub(crate) moved: Option<Vec<ThreadRef>>,
     /// Threads that wait for a device which got on between them.
     pub(crate) devices_moved: Vec<ThreadRef>,
+    /// Threads that were woken between two looks and sleep in the same place again.
+    pub(crate) slept_anew: Vec<ThreadRef>,
     /// Threads that were ready to run all the time.
     pub(crate) starved: Vec<ThreadRef>,
 }
@@ -266,7 +268,7 @@ impl Made {
         let graph = Graph::build(&self.facts);
         let movement = self.moved.as_ref().map(|moved| Movement {
             apart: Duration::from_millis(500),
-            moved: moved.iter().copied().collect(),
+            moved: moved.iter().chain(&self.slept_anew).copied().collect(),
             ran: moved.iter().copied().collect(),
             retried: if self.retried { graph.cycles.iter().cloned().collect() } else { Default::default() },
             elsewhere: moved.iter().copied().collect(),

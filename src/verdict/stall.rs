@@ -330,6 +330,9 @@ fn root_of(look: &Look<'_>, running: &BTreeSet<ProcessIx>, from: ThreadRef) -> O
                 _ => None,
             })
         });
+        if wait.is_some_and(|w| changes_hands(look, w)) {
+            return None;
+        }
         match (doing(look, at), next) {
             (Doing::Runs, _) => return None,
             // one look cannot tell a short sleep from a long one, nor what a thread does that nothing is known of
@@ -353,6 +356,14 @@ fn root_of(look: &Look<'_>, running: &BTreeSet<ProcessIx>, from: ThreadRef) -> O
             (_, None) => return Some((at, weakest)),
         }
     }
+}
+
+/// Whether somebody waited for the same lock in both looks and was woken in between: it was given back meanwhile.
+fn changes_hands(look: &Look<'_>, wait: &Wait) -> bool {
+    let Some(m) = look.movement.filter(|_| look.graph.needs_holders(wait)) else { return false };
+    let untimed = |t: &ThreadRef| look.graph.waits.get(t).is_some_and(|w| w.timeout == Timeout::None);
+    let again = |t: ThreadRef| m.moved.contains(&t) && !m.elsewhere.contains(&t) && untimed(&t);
+    look.graph.waiters(wait.on).any(again)
 }
 
 /// Whether one look tells nothing of a chain that ends where it begins: somebody runs.

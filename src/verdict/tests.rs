@@ -751,3 +751,25 @@ fn a_cycle_through_the_gpu_is_inferred_and_told_as_one() {
     assert!(v.headline.contains("the GPU waits for a callback in thread 410"), "{}", v.headline);
     assert!(v.cycles[0].explanation.contains("is inferred"), "{}", v.cycles[0].explanation);
 }
+
+#[test]
+fn a_lock_that_changes_hands_stalls_nobody() {
+    let mut made = Made::new();
+    let main = made.thread(1, "main");
+    let lock = made.mutex("results", 0x20);
+    let waiters: Vec<ThreadRef> = (0..3).map(|i| made.thread(2 + i, "wants")).collect();
+    for t in &waiters {
+        made.waits(*t, lock);
+    }
+    made.joins(main, waiters[0]);
+    made.two_looks(&[]);
+    assert_eq!(made.judged().kind, Kind::Stalled);
+    // one of those who wait was woken meanwhile: the lock was given back
+    made.slept_anew = vec![waiters[2]];
+    let v = made.judged();
+    assert_eq!((v.kind, v.stalls.len()), (Kind::Busy, 0), "{}", v.headline);
+    // one came to it only now: that says nothing of the lock
+    made.slept_anew.clear();
+    made.two_looks(&[waiters[2]]);
+    assert_eq!(made.judged().kind, Kind::Stalled);
+}
