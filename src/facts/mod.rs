@@ -409,6 +409,9 @@ pub struct Facts {
     /// Locks that others than the holder may give back, and how that is known, in words: a cycle through one is a deadlock
     /// only where nobody is left to do it.
     pub returnable: BTreeMap<ResourceId, String>,
+    /// Locks that record no owner and whose holder no stack shows. A frame shows only at a call what it would give back, so a
+    /// thread that runs may have any of them.
+    pub unseen: BTreeSet<ResourceId>,
     /// Locks that a fork copied while a thread of the parent held them: what the parent shows of its own copies now, each in
     /// a sentence without a full stop.
     pub inherited: BTreeMap<ResourceId, String>,
@@ -446,6 +449,7 @@ impl Facts {
             self.handlers.entry(process).or_default().extend(handlers);
         }
         self.returnable.extend(other.returnable);
+        self.unseen.extend(other.unseen);
         self.inherited.extend(other.inherited);
         self.openings.extend(other.openings);
         self.polled.extend(other.polled);

@@ -330,7 +330,7 @@ fn root_of(look: &Look<'_>, running: &BTreeSet<ProcessIx>, from: ThreadRef) -> O
                 _ => None,
             })
         });
-        if wait.is_some_and(|w| changes_hands(look, w)) {
+        if wait.is_some_and(|w| changes_hands(look, w) || may_be_a_runner_s(look, w)) {
             return None;
         }
         match (doing(look, at), next) {
@@ -364,6 +364,13 @@ fn changes_hands(look: &Look<'_>, wait: &Wait) -> bool {
     let untimed = |t: &ThreadRef| look.graph.waits.get(t).is_some_and(|w| w.timeout == Timeout::None);
     let again = |t: ThreadRef| m.moved.contains(&t) && !m.elsewhere.contains(&t) && untimed(&t);
     look.graph.waiters(wait.on).any(again)
+}
+
+/// Whether a thread that runs may hold what is waited for, since its stack would not show it.
+fn may_be_a_runner_s(look: &Look<'_>, wait: &Wait) -> bool {
+    let unseen = look.facts.unseen.contains(&wait.on) && look.graph.holders(wait.on).is_empty();
+    let runs = |t: &ThreadRef| t.process == wait.thread.process && !look.graph.waits.contains_key(t);
+    unseen && look.movement.is_some_and(|m| m.ran.iter().any(runs))
 }
 
 /// Whether one look tells nothing of a chain that ends where it begins: somebody runs.

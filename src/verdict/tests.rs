@@ -773,3 +773,18 @@ fn a_lock_that_changes_hands_stalls_nobody() {
     made.two_looks(&[waiters[2]]);
     assert_eq!(made.judged().kind, Kind::Stalled);
 }
+
+#[test]
+fn a_lock_that_records_no_owner_may_be_a_running_thread_s() {
+    let mut made = Made::new();
+    let lock = made.mutex("TABLE", 0x20);
+    let (t, runs) = (made.thread(1, "wants"), made.running(2, "computes"));
+    made.waits(t, lock);
+    made.two_looks(&[runs]);
+    assert_eq!(made.judged().kind, Kind::Stalled);
+    made.facts.unseen.insert(lock);
+    assert_eq!(made.judged().kind, Kind::Busy);
+    made.two_looks(&[]);
+    made.state(runs, 'S');
+    assert_eq!(made.judged().kind, Kind::Stalled, "nobody runs");
+}

@@ -54,6 +54,10 @@ pub struct Expect {
     /// The thread that matters may spin: without a stop nobody knows where, and the answer may be a partial one.
     #[serde(default)]
     spins: bool,
+    /// Who holds its locks shows in the registers of frames alone: where those are lost, or nothing was stopped, the holder is
+    /// not known, and no other may be named.
+    #[serde(default)]
+    by_frames: bool,
     /// How many threads are blocked behind the cycle.
     behind: Option<usize>,
     /// The cycle: each thread and what it waits for; held by the next one's.
@@ -221,9 +225,9 @@ impl Expect {
         // Since 3.14 a Python frame chain runs through the stacks that such a core lost: what is missing must be said, and
         // nothing else be claimed.
         let warned = report["captured"]["warnings"].as_array().is_some_and(|w| !w.is_empty());
-        let rests_on_stacks = self.is_python() || self.certainty.as_deref() == Some("inferred");
+        let rests_on_stacks = self.is_python() || self.by_frames || self.certainty.as_deref() == Some("inferred");
         let lost = looked == Looked::Damaged && rests_on_stacks && warned;
-        if self.spins && looked == Looked::Unstopped && warned && !STUCK.contains(&kind) {
+        if (self.spins || self.by_frames) && looked == Looked::Unstopped && warned && !STUCK.contains(&kind) {
             return Ok(());
         }
         if wrong.is_empty() || (lost && (self.kind.allows(kind) || !STUCK.contains(&kind))) {

@@ -249,6 +249,9 @@ impl<'a> Scene<'a> {
                 let fresh = !known.contains_key(&lock.id);
                 let (holds, doubt) = known.entry(lock.id).or_insert_with(|| self.holders(&lock));
                 why.extend(doubt.clone());
+                if holds.is_empty() {
+                    facts.unseen.insert(lock.id);
+                }
                 if fresh {
                     facts.holds.extend(holds.iter().cloned());
                 }
