@@ -475,7 +475,9 @@ impl Verdict {
             (Kind::OrphanedLock, Some(orphan.certainty))
         } else if let Some(stall) = self.stalls.first() {
             (Kind::Stalled, stall.certainty)
-        } else if stall::threads(look).iter().any(|t| stall::doing(look, *t) == stall::Doing::Runs) {
+        } else if stall::threads(look).iter().any(|t| stall::doing(look, *t) == stall::Doing::Runs)
+            || self.looks == 1 && look.snapshots.iter().flat_map(|s| &s.threads).any(stall::is_on_cpu)
+        {
             (Kind::Busy, None)
         } else {
             (Kind::Idle, None)

@@ -6,6 +6,7 @@ use super::patterns::{Scene, Shape, is_device, is_end, is_lock};
 use super::voice::capital;
 use super::{Case, Component, Look, Movement, Stall, Suspect};
 use crate::facts::{Certainty, DeviceWait, Hold, Holder, ResourceId, ResourceKind, Timeout, Wait, Wakers};
+use crate::target::ThreadState;
 use crate::units::{ProcessIx, ThreadRef};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,14 +63,20 @@ pub(super) fn doing(look: &Look<'_>, t: ThreadRef) -> Doing {
         None if moved || ran => Doing::Runs,
         None if state.state == Some('D') => Doing::Kernel,
         // registers outside any system call: it was executing
-        None if state.registers.is_some()
-            && state.syscall.is_none()
-            && !matches!(state.state, Some('S' | 'T' | 't' | 'Z')) =>
-        {
-            Doing::Runs
-        }
+        None if executes(state) => Doing::Runs,
         None => Doing::Unknown,
     }
+}
+
+/// Whether a thread was on a CPU at this instant, or would have been, whatever it waits for now and then.
+pub(super) fn is_on_cpu(state: &ThreadState) -> bool {
+    state.state == Some('R') || executes(state)
+}
+
+/// Whether a thread was executing at this instant: it was stopped outside any system call.
+fn executes(state: &ThreadState) -> bool {
+    let asleep = matches!(state.state, Some('S' | 'T' | 't' | 'Z'));
+    state.registers.is_some() && state.syscall.is_none() && !asleep
 }
 
 /// What a thread that waits for a device is doing, where memory shows how the device gets on: a thread that polls runs and
@@ -177,6 +184,11 @@ fn find_chains(look: &Look<'_>, suspects: &[Suspect]) -> Chains {
         None => doing(look, *t) == Doing::Runs,
     });
     let running: BTreeSet<ProcessIx> = runners.map(|t| t.process).collect();
+    // as may who was caught between two of its periodic waits
+    let executing = look.snapshots.iter().enumerate().filter(|(_, s)| s.threads.iter().any(is_on_cpu));
+    let executing = executing.filter_map(|(p, _)| u32::try_from(p).ok().map(ProcessIx));
+    let mut may_hold = running.clone();
+    may_hold.extend(executing.filter(|_| look.movement.is_none()));
     let awake: BTreeSet<ProcessIx> =
         threads(look).into_iter().filter(|t| doing(look, *t) == Doing::Runs).map(|t| t.process).collect();
     for wait in look.graph.waits.values() {
@@ -194,7 +206,7 @@ fn find_chains(look: &Look<'_>, suspects: &[Suspect]) -> Chains {
             continue;
         }
         let counts = look.graph.resource(wait.on).is_some_and(|r| (is_lock(r.kind) || is_device(r.kind)) && !r.idle);
-        if let Some((root, certainty)) = root_of(look, &running, wait.thread).filter(|_| counts) {
+        if let Some((root, certainty)) = root_of(look, (&running, &may_hold), wait.thread).filter(|_| counts) {
             chains.add(suspects, wait.thread, root, certainty);
         }
     }
@@ -316,8 +328,13 @@ fn is_up_to_anyone(look: &Look<'_>, wait: &Wait) -> bool {
 }
 
 /// Where the chain from `from` ends, if in a thread that does not move; and the weakest hold passed on the way.
-/// Processes of `running` have threads that are about to run, and have not been seen to go on.
-fn root_of(look: &Look<'_>, running: &BTreeSet<ProcessIx>, from: ThreadRef) -> Option<(ThreadRef, Option<Certainty>)> {
+/// Processes of `running` have threads that are about to run, and have not been seen to go on; those of `may_hold` have threads
+/// that may have what nobody is known to hold.
+fn root_of(
+    look: &Look<'_>,
+    (running, may_hold): (&BTreeSet<ProcessIx>, &BTreeSet<ProcessIx>),
+    from: ThreadRef,
+) -> Option<(ThreadRef, Option<Certainty>)> {
     let graph = look.graph;
     let mut seen = BTreeSet::from([from]);
     let mut at = from;
@@ -350,7 +367,7 @@ fn root_of(look: &Look<'_>, running: &BTreeSet<ProcessIx>, from: ThreadRef) -> O
             // taken by one of its waiters
             (_, None) if is_unfounded(look, running, from, at) => return None,
             (_, None) if wait.is_some_and(|w| w.timeout == Timeout::Periodic) => return None,
-            (_, None) if running.contains(&at.process) && wait.is_some_and(|w| is_up_to_anyone(look, w)) => {
+            (_, None) if may_hold.contains(&at.process) && wait.is_some_and(|w| is_up_to_anyone(look, w)) => {
                 return None;
             }
             (_, None) => return Some((at, weakest)),

@@ -141,6 +141,17 @@ impl Scene<'_> {
         Some(call)
     }
 
+    /// Whether a frame, or with `inlined` one of the functions inlined into it, waits on a condition; nothing where the frame's
+    /// function has no name.
+    pub(super) fn waits_on_condition(&self, frame: &Frame, inlined: bool) -> Option<bool> {
+        let names = self.names(frame);
+        let module = frame.module.and_then(|ix| self.view.snapshot.module(ix)).map_or("", |m| m.name());
+        let waits =
+            |name: &str| meaning(module, &plain(name)).is_some_and(|s| s.means.word("waits") == Some("condvar"));
+        let found = names.iter().any(|(name, within)| (*within || !inlined) && waits(name));
+        (!names.is_empty()).then_some(found)
+    }
+
     /// The functions of a frame, innermost first: those inlined into it, where the file's own debug information tells, and its
     /// own; each with whether it is inlined.
     fn names(&self, frame: &Frame) -> Vec<(String, bool)> {

@@ -8,7 +8,7 @@ use super::calls::plain;
 use super::words::State;
 use super::{Lock, Pad, Releases, Scene};
 use crate::arch::Reg;
-use crate::arch::code::{Act, Bytes, Callee, Entry, computes, follow, jumps_through};
+use crate::arch::code::{Act, Bytes, Callee, Entry, computes, exchanges, follow, jumps_through};
 use crate::arch::x86_64::{CALLEE_SAVED, RSP};
 use crate::elf::LANDING_TABLE_BOUND;
 use crate::facts::{Certainty, Evidence, Hold, Holder, Mode, ResourceKind};
@@ -138,6 +138,7 @@ impl Scene<'_> {
         });
         // `MutexGuard::unlocked` and its like: the lock is taken again when the call is over
         let found = found.filter(|(i, r)| !r.again && !self.gives_it_back_meanwhile(thread, *i, lock));
+        let found = found.filter(|(i, _)| !self.is_lent_to_a_condition(thread, *i, lock));
         let found = found.map(|(i, r)| (i, r.sure));
         if let Some((frame, sure)) = found {
             let certainty = if sure { Certainty::Witnessed } else { Certainty::Inferred };
@@ -245,6 +246,23 @@ impl Scene<'_> {
                 asleep && self.is_handed_in(thread, from..holder, lock.at)
             }
         }
+    }
+
+    /// Whether a thread is inside a wait on a condition, further in than its frame `holder`, that gives this lock back and takes
+    /// it again in the end: until it has it, it may run, or wait for the lock itself.
+    fn is_lent_to_a_condition(&self, thread: usize, holder: usize, lock: &Lock) -> bool {
+        let wants_it = self.objects.get(thread).copied().flatten() == Some(lock.at);
+        let from = self.calls.get(thread).and_then(|c| c.as_ref()).map_or(0, |c| c.last + 1);
+        let frames = self.frames(thread);
+        let has_it = |upto: usize| (0..=upto).any(|i| self.carries(thread, i, lock.at));
+        let between = frames.get(from..holder).unwrap_or(&[]);
+        let lends = |(i, f): (usize, &Frame)| match self.waits_on_condition(f, false) {
+            Some(waits) => waits && (wants_it || has_it(from + i)),
+            // without a name: it has given something back before, as a condition does
+            None => wants_it && self.code_before(f).is_some_and(|(code, start)| exchanges(&code, start.0)),
+        };
+        between.iter().enumerate().any(lends)
+            || wants_it && frames.get(holder).is_some_and(|f| self.waits_on_condition(f, true) == Some(true))
     }
 
     /// Whether the frames of `inside` have `value` for themselves: more often than as a register of the frame behind them that

@@ -317,3 +317,16 @@ fn a_python_signal_handler_is_named() {
     made.facts.managed[0].1.frames[0].entered = Some(Entered::WeakReference);
     assert_eq!(made.judged().cycles[0].pattern, "finalizer-relock");
 }
+
+#[test]
+fn who_was_caught_between_two_waits_for_the_gil_may_have_the_mutex_around_it() {
+    let mut made = Made::new();
+    let (main, other) = (made.thread(10, "MainThread"), made.running(11, "other"));
+    let (mutex, gil) = (made.mutex("_PyRuntime+0x1b8", 0x1000), made.gil());
+    // `__owner` is not set yet
+    made.waits(main, mutex);
+    made.waits(other, gil);
+    assert_eq!(made.judged().kind, Kind::Busy);
+    made.state(other, 'S');
+    assert_eq!(made.judged().kind, Kind::Stalled);
+}
