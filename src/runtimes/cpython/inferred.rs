@@ -71,6 +71,8 @@ pub(super) struct Call {
     /// Whether it is `acquire` or `release`, which hardly anything but a lock has: the others say little where it is not known
     /// what they are called on.
     pub plain: bool,
+    /// Where the code next looks for something by name: up to there nothing else is called.
+    until: i64,
 }
 
 impl Call {
@@ -136,7 +138,7 @@ impl<'a> Inference<'a> {
         for (thread, stack) in stacks {
             for (i, framed) in stack.frames.iter().take(MAX_FRAMES).enumerate() {
                 let waiting_here = waits(*thread).is_some_and(|frame| i <= frame);
-                if let Some(mut p) = self.in_frame(lock, framed, waiting_here) {
+                if let Some(mut p) = self.in_frame(lock, framed, waiting_here, i == 0) {
                     (p.thread, p.frame) = (*thread, i);
                     found.push(p);
                     break;
@@ -258,7 +260,7 @@ impl<'a> Inference<'a> {
         for (i, framed) in inside.rev() {
             let own = (i == witnessed.frame).then_some(witnessed.line);
             let waiting_here = waits.is_some_and(|frame| i <= frame);
-            for acquires in self.since(witnessed.lock.addr, framed, own, waiting_here) {
+            for acquires in self.since(witnessed.lock.addr, framed, own, (waiting_here, i == 0)) {
                 stands = acquires;
                 witnessed.is_shared("inside the block it was given back and taken again by hand");
             }
@@ -275,7 +277,7 @@ impl<'a> Inference<'a> {
     ) -> bool {
         let mut stands = true;
         for framed in &generators {
-            if let Some(acquires) = self.since(witnessed.lock.addr, framed, None, false).last() {
+            if let Some(acquires) = self.since(witnessed.lock.addr, framed, None, (false, false)).last() {
                 stands = *acquires;
                 witnessed.is_shared("inside the block it was given back and taken again by hand");
             }
@@ -298,8 +300,15 @@ impl<'a> Inference<'a> {
     }
 
     /// The calls of `acquire` (true) and `release` on `lock` that a frame has done. `own`: it is the frame of the block, which
-    /// begins at this line, where one is known; it may name the lock in ways that are not followed (`locks[i]`).
-    fn since(&self, lock: Addr, framed: &Framed, own: Option<Option<u32>>, waiting_here: bool) -> Vec<bool> {
+    /// begins at this line, where one is known; it may name the lock in ways that are not followed (`locks[i]`). And whether the
+    /// thread waits for the lock in this frame, and whether it is its newest.
+    fn since(
+        &self,
+        lock: Addr,
+        framed: &Framed,
+        own: Option<Option<u32>>,
+        (waiting_here, newest): (bool, bool),
+    ) -> Vec<bool> {
         let done = || {
             let code = framed.code.as_ref()?;
             let calls = self.calls_of(code);
@@ -321,7 +330,7 @@ impl<'a> Inference<'a> {
             let mut done: Vec<&Call> = before.collect();
             // the acquire a thread waits in has not succeeded
             let waiting_here = waiting_here && !is_entering(self.objects, &framed.frame, code);
-            if done.last().is_some_and(|c| c.acquires && (waiting_here || self.may_be_amidst(code, c, unit))) {
+            if done.last().is_some_and(|c| c.acquires && (waiting_here || self.may_be_amidst(code, c, unit, newest))) {
                 done.pop();
             }
             Some(done.into_iter().map(|c| c.acquires).collect())
@@ -329,7 +338,7 @@ impl<'a> Inference<'a> {
         done().unwrap_or_default()
     }
 
-    fn in_frame(&self, lock: Addr, framed: &Framed, waiting_here: bool) -> Option<Probable> {
+    fn in_frame(&self, lock: Addr, framed: &Framed, waiting_here: bool, newest: bool) -> Option<Probable> {
         let code = framed.code.as_ref()?;
         let calls = self.calls_of(code);
         if !calls.iter().any(|c| c.acquires) {
@@ -348,7 +357,7 @@ impl<'a> Inference<'a> {
         };
         if let [earlier @ .., last] = done
             && last.acquires
-            && self.may_be_amidst(code, last, unit)
+            && self.may_be_amidst(code, last, unit, newest)
         {
             done = earlier;
         }
@@ -363,10 +372,11 @@ impl<'a> Inference<'a> {
         })
     }
 
-    /// Without the GIL a thread may be stopped before a call on the line where it stands, or amidst it.
-    fn may_be_amidst(&self, code: &Code, call: &Call, unit: i64) -> bool {
+    /// Without the GIL a thread may be stopped before a call on the line where it stands, or amidst it. With the GIL its newest
+    /// frame may stand at the very call: it is about to sleep, has been woken, or has given up at the end of a time-out.
+    fn may_be_amidst(&self, code: &Code, call: &Call, unit: i64, newest: bool) -> bool {
         let line = |unit| code.line_at(self.objects, unit);
-        self.objects.o.attach.is_some() && line(call.unit) == line(unit)
+        (self.objects.o.attach.is_some() || newest && unit < call.until) && line(call.unit) == line(unit)
     }
 
     pub(super) fn calls_of(&self, code: &Code) -> Rc<Vec<Call>> {
@@ -401,14 +411,30 @@ fn find_calls(objects: &Objects<'_>, code: &Code) -> Option<Vec<Call>> {
         let name = names.get(usize::try_from(index).ok()?)?;
         objects.string(*name).ok()
     };
-    let mut calls = Vec::new();
+    Some(calls_in(&o.calls, &bytes, &methods, &name))
+}
+
+/// The calls of these methods in bytecode.
+fn calls_in(
+    c: &CallOffsets,
+    bytes: &[u8],
+    methods: &[(u32, bool, bool)],
+    name: &dyn Fn(u32) -> Option<String>,
+) -> Vec<Call> {
+    let mut calls: Vec<Call> = Vec::new();
     let mut receiver = Receiver::Other;
-    for (unit, op, argument) in instructions(&o.calls, &bytes) {
-        let c = &o.calls;
-        if c.attribute_loads.contains(&op) {
+    for (unit, op, argument) in instructions(c, bytes) {
+        let is_attribute = c.attribute_loads.contains(&op);
+        if is_attribute || c.global_loads.contains(&op) || c.name_loads.contains(&op) {
+            for call in calls.last_mut().into_iter().filter(|call| call.until == i64::MAX) {
+                call.until = unit;
+            }
+        }
+        if is_attribute {
             let index = argument >> c.attribute_shift;
             if let Some((_, acquires, plain)) = methods.iter().find(|(i, _, _)| *i == index) {
-                calls.push(Call { unit, acquires: *acquires, on: receiver.clone(), plain: *plain });
+                let on = receiver.clone();
+                calls.push(Call { unit, acquires: *acquires, on, plain: *plain, until: i64::MAX });
             }
             receiver = name(index).map_or(Receiver::Other, Receiver::Attribute);
         } else if c.global_loads.contains(&op) {
@@ -419,7 +445,7 @@ fn find_calls(objects: &Objects<'_>, code: &Code) -> Option<Vec<Call>> {
             receiver = Receiver::Other;
         }
     }
-    Some(calls)
+    calls
 }
 
 /// The instructions of bytecode: unit, opcode, full argument. Caches and prefixes are passed over.
@@ -455,5 +481,21 @@ mod tests {
         let code = [151, 0, 106, 3, 106, 9, 106, 9, 106, 9, 106, 9, 144, 1, 100, 2, 83, 0];
         let all: Vec<_> = instructions(&o, &code).collect();
         assert_eq!(all, [(0, 151, 0), (1, 106, 3), (7, 100, 258), (8, 83, 0)]);
+    }
+    #[test]
+    fn a_call_lasts_until_something_else_is_looked_for() {
+        let (global, attribute, call, pop) = (116, 106, 171, 1);
+        let o = CallOffsets {
+            global_loads: vec![global],
+            attribute_loads: vec![attribute],
+            cache_units: vec![0; 256],
+            ..CallOffsets::default()
+        };
+        // lock.acquire(); time.sleep()
+        let code = [global, 0, attribute, 1, call, 0, pop, 0, global, 2, attribute, 3, call, 0, pop, 0];
+        let name = |i: u32| ["lock", "acquire", "time", "sleep"].get(i as usize).map(|n| (*n).to_owned());
+        let calls = calls_in(&o, &code, &[(1, true, true)], &name);
+        let on = Receiver::Global("lock".to_owned());
+        assert_eq!(calls, [Call { unit: 1, acquires: true, on, plain: true, until: 4 }]);
     }
 }
