@@ -107,9 +107,11 @@ fn check(report: &Value, kind: &str, name: &str, held: Held) -> Result<(), Strin
             Gone => holders == [(None, "recorded")],
             Untold => holders.is_empty(),
             Child => matches!(holders.as_slice(), [(Some(_), "recorded")]),
+            // who waits for data in a pipe does not write to it
             AnyThread => {
                 let any = resource["holders"].as_array().is_some_and(|all| all.iter().all(|h| h["mode"] == "any"));
-                any && holders.len() == threads.len()
+                let waiter = |id: &Value| resource["waiters"].as_array().is_some_and(|w| w.contains(id));
+                any && holders.len() == threads.iter().filter(|t| !waiter(&t["id"])).count()
                     && holders.iter().all(|(who, how)| who.is_some() && *how == "inferred")
             }
             Guessed => holders.is_empty() || holders == by("inferred"),

@@ -421,6 +421,8 @@ pub struct Facts {
     pub polled: BTreeMap<ResourceId, PolledFile>,
     /// Results that are waited for and will not come, by the event they set.
     pub lost_results: BTreeMap<ResourceId, LostResult>,
+    /// Processes whose interpreter shuts down: its other threads have ended or are frozen, with all they hold.
+    pub shutting_down: BTreeSet<ProcessIx>,
     /// Threads that their terminal stopped, and by which signal.
     pub terminal_stops: BTreeMap<ThreadRef, &'static str>,
     /// What is worth knowing but is no part of the graph; said once, like a warning.
@@ -454,6 +456,7 @@ impl Facts {
         self.openings.extend(other.openings);
         self.polled.extend(other.polled);
         self.lost_results.extend(other.lost_results);
+        self.shutting_down.extend(other.shutting_down);
         self.terminal_stops.extend(other.terminal_stops);
         self.notes.extend(other.notes);
         self.gaps.extend(other.gaps);

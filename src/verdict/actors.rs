@@ -59,8 +59,14 @@ pub(super) fn wakers(look: &Look<'_>, wait: &Wait) -> Option<Wakers> {
 /// have stayed behind at a fork.
 fn is_anyones(look: &Look<'_>, id: ResourceId) -> bool {
     let kind = look.graph.resource(id).map(|r| r.kind);
-    let deduced = |h: &crate::facts::Hold| {
-        h.certainty == Certainty::Inferred && matches!(h.holder, Holder::Gone(..)) && kind.is_some_and(is_python_signal)
+    // what a thread kept that the shutdown of the interpreter ended or froze was not left behind at a fork
+    let deduced = |h: &crate::facts::Hold| match h.holder {
+        Holder::Gone(p, _) => {
+            h.certainty == Certainty::Inferred
+                && kind.is_some_and(is_python_signal)
+                && !look.facts.shutting_down.contains(&p)
+        }
+        Holder::Thread(_) | Holder::Process(_) => false,
     };
     look.facts.returnable.contains_key(&id) || look.graph.holders(id).iter().any(deduced)
 }

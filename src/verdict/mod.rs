@@ -400,11 +400,12 @@ impl Verdict {
                 Holder::Thread(_) | Holder::Process(_) => None,
             };
             let Some((owner, certainty)) = holds.iter().find_map(gone) else { continue };
+            let shutting_down = |w: &&Wait| look.facts.shutting_down.contains(&w.thread.process);
             let waits = look.graph.waiters(*id).filter_map(|t| look.graph.waits.get(&t));
             let needs_it = |w: &&Wait| look.graph.needs_holders(w) && !ends_by_itself(w.timeout);
             let waiters: Vec<ThreadRef> = waits
                 .filter(needs_it)
-                .filter(|w| certainty > Certainty::Inferred || case.is_left_alone(w.thread))
+                .filter(|w| certainty > Certainty::Inferred || shutting_down(w) || case.is_left_alone(w.thread))
                 .map(|w| w.thread)
                 .collect();
             if waiters.is_empty() {

@@ -33,6 +33,7 @@ impl Telling<'_> {
     pub(super) fn tell_frozen(&self, facts: &mut Facts) {
         let finalizing = self.o.runtime_finalizing.and_then(|f| self.objects.addr(self.found.runtime, f).ok());
         let Some(by) = finalizing.filter(|t| !t.is_null()) else { return };
+        facts.shutting_down.insert(self.view.process);
         let frozen: BTreeSet<usize> =
             (0..self.view.snapshot.threads.len()).filter(|i| !self.scene.stacks.contains_key(i)).collect();
         let frozen: Vec<(usize, FrameIx, String)> =

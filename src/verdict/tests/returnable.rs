@@ -70,6 +70,9 @@ fn a_lock_left_behind_at_a_fork_may_be_given_back_by_a_handler() {
     assert_eq!(made.judged().kind, Kind::Stalled);
     made.facts.handlers.clear();
     assert_eq!(made.judged().kind, Kind::Stalled, "whether there is one is not known");
+    made.facts.shutting_down.insert(ProcessIx(0));
+    assert_eq!(made.judged().kind, Kind::OrphanedLock, "who took it ended with the interpreter");
+    made.facts.shutting_down.clear();
     made.two_looks(&[t]);
     assert_eq!(made.judged().kind, Kind::Busy);
     // one that records its owner is nobody else's to give back
