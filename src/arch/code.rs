@@ -40,7 +40,7 @@ pub enum Act {
 }
 
 /// Whom a call reaches.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Callee {
     /// The function at this address.
     At(u64),

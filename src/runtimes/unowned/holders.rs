@@ -22,6 +22,8 @@ use std::rc::Rc;
 
 /// Frames of one thread looked at.
 const MAX_FRAMES: usize = 96;
+/// Functions whose code is followed at most, over all landing pads.
+const MAX_FOLLOWED: usize = 4_000;
 /// Landing pads followed in one process.
 const MAX_PADS: usize = 20_000;
 /// How deep functions are followed into that a landing pad calls.
@@ -360,6 +362,10 @@ impl Scene<'_> {
         entry: Entry,
         depth: u32,
     ) -> Vec<Release> {
+        // each costs about as much as a frame's unwinding
+        if self.followed.replace(self.followed.get() + 1) >= MAX_FOLLOWED {
+            return Vec::new();
+        }
         let doing = follow(self, from.0, within, &frame.registers, entry);
         let paths: Vec<Vec<Release>> = doing.paths.iter().map(|acts| self.given_back_on(acts, frame, depth)).collect();
         let mut out: Vec<Release> = Vec::new();
@@ -413,6 +419,15 @@ impl Scene<'_> {
 
     /// Whether a function of this name gives a lock back.
     fn is_release(&self, to: Callee) -> bool {
+        if let Some(known) = self.release_calls.borrow().get(&to) {
+            return *known;
+        }
+        let found = self.reads_as_release(to);
+        self.release_calls.borrow_mut().insert(to, found);
+        found
+    }
+
+    fn reads_as_release(&self, to: Callee) -> bool {
         let Some(name) = self.callee_name(to) else { return false };
         let dropped = name.strip_prefix("core::ptr::drop_in_place").map(|rest| rest.trim_start_matches("::"));
         let of_type = dropped.and_then(|rest| rest.strip_prefix('<')?.strip_suffix('>'));

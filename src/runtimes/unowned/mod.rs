@@ -10,7 +10,7 @@ mod words;
 
 use super::futex::{FutexWait, Op};
 use super::{Decoder, Held, Runtime, View};
-use crate::arch::code::{Argument, argument};
+use crate::arch::code::{Argument, Callee, argument};
 use crate::arch::x86_64::{CALLEE_SAVED, RDI};
 use crate::facts::{
     Evidence, Facts, Hold, Mode, Reentrancy, Resource, ResourceId, ResourceKind, Timeout, Wait, Wakers,
@@ -22,7 +22,7 @@ use crate::units::{Addr, FrameIx, ModuleIx};
 use crate::unwind::{Frame, Trust};
 use calls::Call;
 use holders::Release;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::rc::Rc;
@@ -106,6 +106,10 @@ struct Scene<'a> {
     rust: RefCell<HashMap<ModuleIx, bool>>,
     /// What the landing pad of a thread's frame gives back.
     released: RefCell<HashMap<(usize, usize), Releases>>,
+    /// Whether a function gives a lock back, by how it is called.
+    release_calls: RefCell<HashMap<Callee, bool>>,
+    /// Functions followed so far.
+    followed: Cell<usize>,
     /// The landing pad of a call, by where it returns to.
     pads: RefCell<HashMap<Addr, Option<Pad>>>,
 }
@@ -172,6 +176,8 @@ impl<'a> Scene<'a> {
             named: RefCell::default(),
             rust: RefCell::default(),
             released: RefCell::default(),
+            release_calls: RefCell::default(),
+            followed: Cell::new(0),
             pads: RefCell::default(),
         };
         for index in 0..threads {
