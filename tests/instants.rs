@@ -5,7 +5,7 @@
 //! while others run), the others run until they sleep, and then one look is taken. The program tells in shared memory what
 //! its threads have taken, so that a holder who is none is noticed too.
 //!
-//! - `HANGSCOPE_INSTANTS_SECONDS`: how long, all programs together (default 60; in CI 540).
+//! - `HANGSCOPE_INSTANTS_SECONDS`: how long, all programs together (default 60; in CI 180).
 //! - `HANGSCOPE_INSTANTS_ONLY`: words; programs whose names have them all.
 //! - `HANGSCOPE_INSTANTS_SEED`: what chance begins with; a fault is printed with it.
 //! - `HANGSCOPE_INSTANTS_KEEP`: where faults are saved; else in the temporary directory.
@@ -49,7 +49,7 @@ fn setting(name: &str) -> Option<String> {
 
 #[test]
 fn no_instant_of_a_healthy_program_shows_a_deadlock() {
-    let seconds = setting("SECONDS").map_or(if in_ci() { 540 } else { 60 }, |s| s.parse().expect("seconds"));
+    let seconds = setting("SECONDS").map_or(if in_ci() { 180 } else { 60 }, |s| s.parse().expect("seconds"));
     if seconds == 0 {
         println!("skipped: no time is given to it");
         return;
